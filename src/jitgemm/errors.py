@@ -1,0 +1,27 @@
+"""Exceptions and the one place that words an error message.
+
+The contract: ``ValueError`` for shapes and values, ``TypeError`` for types, ``MemoryError`` for
+sizes, ``RuntimeError`` for an instruction set the machine lacks.  Every message starts with
+``jitgemm:`` and names the operand, what was expected and what came.
+"""
+
+from __future__ import annotations
+
+__all__ = ["IsaError", "JitGemmWarning", "LanguageError", "message"]
+
+
+class JitGemmWarning(UserWarning):
+    """Something was ignored or rebuilt; the results are right all the same."""
+
+
+class IsaError(RuntimeError):
+    """An instruction set was asked for that this machine, or this build of LLVM, does not have."""
+
+
+class LanguageError(Exception):
+    """A kernel source broke a rule of the kernel language (a bug in a kernel, never user error)."""
+
+
+def message(operand: str, expected: str, got: object) -> str:
+    """Word an error about ``operand``: what was expected and what came."""
+    return f"jitgemm: {operand}: expected {expected}, got {got}"

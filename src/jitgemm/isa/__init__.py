@@ -1,0 +1,1 @@
+"""Data about element types and instruction sets; no code generation here."""

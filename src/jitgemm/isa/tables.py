@@ -1,0 +1,72 @@
+"""Instruction sets as tables: registers, vector width, operations, and the LLVM target to ask for.
+
+To add one: write a row here (or call :func:`register` from outside), and tiles for it in
+``kernels.registry``.  Nothing else names an instruction set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jitgemm.isa.ops import FUSED_OPS, TWO_ROUNDING_OPS, Op
+from jitgemm.isa.types import ElementType
+
+__all__ = ["AVX2", "AVX512", "BY_NAME", "INTERPRETER", "PORTABLE", "Isa", "register"]
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """One instruction set: what a kernel may use and how to ask LLVM for it."""
+
+    name: str
+    vector_bits: int
+    vector_registers: int
+    ops: Mapping[str, Op] = field(repr=False, hash=False, compare=False)
+    fused: bool
+    """Whether ``madd`` rounds once; results agree bit for bit among all such sets."""
+    requires: frozenset[str] = frozenset()
+    """LLVM feature names the machine must have."""
+    arch: str = ""
+    """Prefix of the LLVM triple it belongs to; empty: any."""
+    cpu: str = ""
+    """LLVM CPU to compile for; empty: the host itself, with its own tuning."""
+    forbid: tuple[str, ...] = ()
+    """Features to switch off when compiling for the host CPU (a narrower set on a wider machine)."""
+    interpreted: bool = False
+
+    def lanes(self, element: ElementType) -> int:
+        """Elements in one vector register."""
+        return self.vector_bits // element.bits
+
+
+AVX512 = Isa(
+    "avx512",
+    512,
+    32,
+    FUSED_OPS,
+    fused=True,
+    requires=frozenset({"avx512f", "avx512vl", "avx512bw", "avx512dq", "fma"}),
+    arch="x86_64",
+)
+AVX2 = Isa(
+    "avx2",
+    256,
+    16,
+    FUSED_OPS,
+    fused=True,
+    requires=frozenset({"avx2", "fma"}),
+    arch="x86_64",
+    cpu="x86-64-v3",
+)
+PORTABLE = Isa("portable", 128, 16, TWO_ROUNDING_OPS, fused=False, cpu="generic")
+# The checking interpreter, pinned like any other set: slow, but every access is checked.
+INTERPRETER = Isa("interpreter", 256, 16, FUSED_OPS, fused=True, interpreted=True)
+
+BY_NAME: dict[str, Isa] = {i.name: i for i in (AVX512, AVX2, PORTABLE, INTERPRETER)}
+"""In order of preference: the first one the machine has is used."""
+
+
+def register(isa: Isa) -> None:
+    """Make an instruction set known by name (used by plug-ins and tests)."""
+    BY_NAME[isa.name] = isa

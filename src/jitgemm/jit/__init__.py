@@ -1,0 +1,1 @@
+"""From specs to machine code: target selection, compilation, the object cache."""

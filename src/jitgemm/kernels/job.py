@@ -1,0 +1,82 @@
+"""Records passed to generated code.  All strides and offsets are bytes.
+
+``JOB`` describes one whole product to every thread that works on it.  ``TILE`` is private to one
+thread and describes the microtile at hand.
+"""
+
+from __future__ import annotations
+
+from jitgemm.lang.record import Record
+
+__all__ = ["COUNTERS", "JOB", "TILE"]
+
+# One cache line each, so that threads drawing work do not disturb those reporting it.
+COUNTERS = Record(
+    "counters",
+    "cursor",  # next ticket to hand out
+    *(f"_pad{i}" for i in range(7)),
+    "done",  # tickets finished
+)
+
+JOB = Record(
+    "job",
+    # operands
+    "a",
+    "b",  # the operand itself (read in place, or source of packing)
+    "packed",  # micropanels of B: a prepacked operand or this call's workspace
+    "c",  # read when the epilogue has beta
+    "d",  # the result
+    "bias",  # n contiguous elements
+    "workspace_a",  # packed rows of A, one region per thread
+    "counters",
+    # sizes
+    "m",
+    "n",
+    "k",
+    # strides
+    "a_row",  # as the microkernel walks A: its own strides, or those of packed rows
+    "a_col",
+    "source_row",  # A's own strides
+    "source_col",
+    "b_row",
+    "b_col",
+    "c_row",
+    "c_col",
+    "d_row",
+    "d_col",
+    "panel_stride",  # from one micropanel of `packed` to the next
+    "slice_stride",  # from one depth slice of `packed` to the next (0: every slice starts over)
+    # scalars, in the first bytes of their slots
+    "alpha",
+    "beta",
+    # blocking
+    "tile_rows",  # rows of a full microtile of this product, at most mr
+    "group",  # micropanels covered at once
+    "rows_per_chunk",
+    "row_chunks",
+    "cols_per_chunk",
+    "col_chunks",
+    "depth_per_slice",  # a multiple of the depth block, or k
+    "slices",
+    "cols_per_block",  # the columns packed at a time
+    "blocks",
+    "pack_chunks",  # tickets per (block, slice) that pack B; 0: B needs no packing
+    "pack_cols",  # columns per such ticket, a multiple of nr
+    "pack_a",  # 1: rows of A are packed for each chunk
+    "workspace_a_stride",
+    "direct",  # 1: d (and c) have unit column stride, and sums may rest in d between slices
+)
+
+TILE = Record(
+    "tile",
+    "partial",  # sums of earlier depth blocks, row stride `partial_row`
+    "partial_row",
+    "c",
+    "c_row",
+    "target",
+    "target_row",
+    "bias",
+    "cols",  # columns of this tile that exist
+    "first",  # 1: no earlier depth block
+    "last",  # 1: no later depth block: finish the elements
+)

@@ -1,0 +1,267 @@
+"""The loop nest: five loops around the microkernel, compiled as one function per spec.
+
+    for jc in blocks of columns            (what is packed at a time)
+      for pc in slices of depth
+        [pack B]                           tickets of the packing phase
+        for ic, jr-range in chunks         tickets of the product phase
+          [pack rows of A]
+          for jr in micropanels
+            for ir in microtiles
+              for each depth block: microkernel
+
+Threads draw tickets from one cursor.  A ticket belongs to a phase; it may start once every ticket
+of the phases before it is finished, which a second counter tells.  So a phase needs no barrier
+among a fixed set of threads: whoever is there does the work, a late thread finds none left, and
+one thread alone never waits.
+"""
+
+from __future__ import annotations
+
+from jitgemm.kernels.job import COUNTERS, JOB, TILE
+from jitgemm.kernels.micro import microkernel
+from jitgemm.kernels.pack import Source, pack_panels
+from jitgemm.kernels.spec import BSource, GemmSpec
+from jitgemm.lang.core import Function, Int, Kernel, Ptr
+from jitgemm.lang.record import View
+
+__all__ = ["gemm_functions", "nest", "pack_b", "serial"]
+
+_ROWS_BITS = 64  # variant number = panels * 64 + rows
+
+
+def _spans(k: Kernel, index: Int, length: Int, total: Int) -> tuple[Int, Int]:
+    start = index * length
+    return start, k.min(start + length, total)
+
+
+def pack_b(spec: GemmSpec) -> Function:
+    """Pack columns ``j0 .. j1`` and depth ``p0 .. p1`` of the job's B."""
+
+    def body(k: Kernel, job_at: Ptr, target: Ptr, j0: Int, j1: Int, p0: Int, p1: Int) -> None:
+        job = JOB.view(k, job_at)
+        rs, cs = job.int("b_row"), job.int("b_col")
+        source = Source(job.pointer("b") + j0 * cs + p0 * rs, cs, rs, j1 - j0, p1 - p0)
+        pack_panels(k, spec.element, source, (target, job.int("panel_stride")), spec.nr)
+
+    params = (("job", "ptr"), ("target", "ptr"), ("j0", "int"), ("j1", "int"),
+              ("p0", "int"), ("p1", "int"))  # fmt: skip
+    return Function(f"{spec.symbol}_pack_b", params, body)  # type: ignore[arg-type]
+
+
+def _copy_tile(
+    k: Kernel, spec: GemmSpec, source: tuple[Ptr, Int, Int], target: tuple[Ptr, Int, Int],
+    shape: tuple[Int, Int],
+) -> None:  # fmt: skip
+    """Copy a tile element by element between any strides."""
+    (src, src_row, src_col), (dst, dst_row, dst_col) = source, target
+    for i in k.range(0, shape[0]):
+        for j in k.range(0, shape[1]):
+            x = k.load(src + i * src_row + j * src_col, spec.element)
+            k.store(dst + i * dst_row + j * dst_col, x)
+
+
+def _tile(spec: GemmSpec) -> Function:
+    """One microtile over the depth ``p0 .. p1``, block by block.
+
+    An output without unit column stride, and one that is also the C of ``beta * C``, cannot hold
+    sums between blocks: they rest in a small tile buffer instead.
+    """
+    variants = spec.tile.variants()
+    widest = max(panels * spec.nr * spec.element.bytes for panels, _ in variants)
+    tile_bytes = max(panels * rows for panels, rows in variants) * spec.panel_row
+    row = widest
+
+    def body(
+        k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
+    ) -> None:
+        job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
+        depth = job.int("k")
+        block = spec.element.depth_block
+        b_row = k.const(spec.panel_row) if spec.b is BSource.PACKED else job.int("b_row")
+        a_col = job.int("a_col")
+        for p in k.range(p0, k.select(p1 > p0, p1, p0 + 1), block):
+            end = k.min(p + block, p1)
+            tile.set("first", k.select(p.equals(0), k.const(1), k.const(0)))
+            tile.set("last", k.select(end >= depth, k.const(1), k.const(0)))
+            for number in k.cases(variant, [g * _ROWS_BITS + r for g, r in variants]):
+                panels, rows = divmod(number, _ROWS_BITS)
+                k.call(
+                    microkernel(spec, panels, rows),
+                    job_at,
+                    tile_at,
+                    a + (p - p0) * a_col,
+                    b + (p - p0) * b_row,
+                    end - p,
+                )
+
+    def buffered(
+        k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
+    ) -> None:
+        job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
+        buffer, c_buffer = k.scratch(tile_bytes), k.scratch(tile_bytes)
+        unit, row_stride = k.const(spec.element.bytes), k.const(row)
+        shape = (variant % _ROWS_BITS, tile.int("cols"))
+        out = (tile.pointer("target"), job.int("d_row"), job.int("d_col"))
+        tile.set("partial", buffer)
+        tile.set("partial_row", row_stride)
+        tile.set("target", buffer)
+        tile.set("target_row", row_stride)
+        if spec.epilogue.beta:
+            source = (tile.pointer("c"), job.int("c_row"), job.int("c_col"))
+            _copy_tile(k, spec, source, (c_buffer, row_stride, unit), shape)
+            tile.set("c", c_buffer)
+            tile.set("c_row", row_stride)
+        k.call(direct, job_at, tile_at, a, b, variant, p0, p1)
+        _copy_tile(k, spec, (buffer, row_stride, unit), out, shape)
+
+    params = (("job", "ptr"), ("tile", "ptr"), ("a", "ptr"), ("b", "ptr"), ("variant", "int"),
+              ("p0", "int"), ("p1", "int"))  # fmt: skip
+    direct = Function(f"{spec.symbol}_tile", params, body)  # type: ignore[arg-type]
+    through = Function(f"{spec.symbol}_tile_buffered", params, buffered)  # type: ignore[arg-type]
+
+    def choose(
+        k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
+    ) -> None:
+        for plain in k.branches(JOB.view(k, job_at).int("direct").equals(1)):
+            k.call(direct if plain else through, job_at, tile_at, a, b, variant, p0, p1)
+
+    return Function(f"{spec.symbol}_tile_any", params, choose)  # type: ignore[arg-type]
+
+
+def _chunk(spec: GemmSpec) -> Function:
+    """Rows ``i0 .. i1`` by columns ``j0 .. j1`` over the depth ``p0 .. p1``: the macrokernel."""
+    run_tile = _tile(spec)
+    size = spec.element.bytes
+
+    def body(
+        k: Kernel, job_at: Ptr, a: Ptr, b: Ptr, i0: Int, i1: Int, j0: Int, j1: Int, p0: Int, p1: Int
+    ) -> None:
+        job = JOB.view(k, job_at)
+        tile_at = k.scratch(TILE.size)
+        tile = TILE.view(k, tile_at)
+        tile_rows, group = job.int("tile_rows"), job.int("group")
+        a_row, d_row, d_col = job.int("a_row"), job.int("d_row"), job.int("d_col")
+        packed_a = job.int("pack_a").equals(1)
+        a_tile = k.select(packed_a, tile_rows * (p1 - p0) * size, tile_rows * a_row)
+        b_panel = job.int("panel_stride")
+        d = job.pointer("d")
+        c = job.pointer("c") if spec.epilogue.beta else d
+        c_row, c_col = (
+            (job.int("c_row"), job.int("c_col")) if spec.epilogue.beta else (d_row, d_col)
+        )
+        # Whole groups of micropanels first (the last of a group may be partial), then one by one.
+        panels = k.ceil_div(j1 - j0, spec.nr)
+        grouped = k.min(panels // group * group * spec.nr, j1 - j0)
+
+        def sweep(start: Int, stop: Int, width: Int, panels_at_once: Int) -> None:
+            for j in k.range(start, stop, width):
+                panel = b + (j - j0) // spec.nr * b_panel
+                if spec.epilogue.bias:
+                    tile.set("bias", job.pointer("bias") + j * size)
+                tile.set("cols", k.min(width, j1 - j))
+                for i in k.range(i0, i1, tile_rows):
+                    target = d + i * d_row + j * d_col
+                    tile.set("partial", target)
+                    tile.set("partial_row", d_row)
+                    tile.set("target", target)
+                    tile.set("target_row", d_row)
+                    if spec.epilogue.beta:
+                        tile.set("c", c + i * c_row + j * c_col)
+                        tile.set("c_row", c_row)
+                    rows = k.min(tile_rows, i1 - i)
+                    variant = panels_at_once * _ROWS_BITS + rows
+                    at = a + (i - i0) // tile_rows * a_tile
+                    k.call(run_tile, job_at, tile_at, at, panel, variant, p0, p1)
+
+        sweep(j0, j0 + grouped, group * spec.nr, group)
+        sweep(j0 + grouped, j1, k.const(spec.nr), k.const(1))
+
+    params = (("job", "ptr"), ("a", "ptr"), ("b", "ptr"), ("i0", "int"), ("i1", "int"),
+              ("j0", "int"), ("j1", "int"), ("p0", "int"), ("p1", "int"))  # fmt: skip
+    return Function(f"{spec.symbol}_chunk", params, body)  # type: ignore[arg-type]
+
+
+def nest(spec: GemmSpec) -> Function:
+    """The whole product, drained by any number of threads: ``nest(job, thread)``."""
+    chunk, packer = _chunk(spec), pack_b(spec)
+
+    def product(k: Kernel, job: View, thread: Int, ticket: Int, span: tuple[Int, ...]) -> None:
+        jc0, jc1, p0, p1, slice_at = span
+        row_chunk, col_chunk = ticket // job.int("col_chunks"), ticket % job.int("col_chunks")
+        i0, i1 = _spans(k, row_chunk, job.int("rows_per_chunk"), job.int("m"))
+        j0 = jc0 + col_chunk * job.int("cols_per_chunk")
+        j1 = k.min(j0 + job.int("cols_per_chunk"), jc1)
+        own = job.pointer("a") + i0 * job.int("source_row") + p0 * job.int("source_col")
+        if spec.b is BSource.PACKED:
+            base = job.pointer("packed") + slice_at
+            b = base + (j0 - k.select(job.int("pack_chunks") > 0, jc0, k.const(0))) \
+                // spec.nr * job.int("panel_stride")  # fmt: skip
+        else:
+            b = job.pointer("b") + j0 * spec.element.bytes + p0 * job.int("b_row")
+        for _ in k.when((i0 < i1) & (j0 < j1)):
+            a = k.var(own)
+            for _ in k.when(job.int("pack_a").equals(1)):
+                a.value = job.pointer("workspace_a") + thread * job.int("workspace_a_stride")
+                source = Source(
+                    own, job.int("source_row"), job.int("source_col"), i1 - i0, p1 - p0
+                )
+                rows = job.int("tile_rows")
+                panel = rows * (p1 - p0) * spec.element.bytes
+                pack_panels(k, spec.element, source, (a.value, panel), rows)
+            k.call(chunk, job.ptr, a.value, b, i0, i1, j0, j1, p0, p1)
+
+    def body(k: Kernel, job_at: Ptr, thread: Int) -> None:
+        job = JOB.view(k, job_at)
+        counters = COUNTERS.view(k, job.pointer("counters"))
+        slices, pack_chunks = job.int("slices"), job.int("pack_chunks")
+        per_slice = pack_chunks + job.int("row_chunks") * job.int("col_chunks")
+        total = per_slice * slices * job.int("blocks")
+        ticket = k.var(k.fetch_add(counters.at("cursor"), 1))
+        for _ in k.repeat_while(lambda: ticket.value < total):
+            t = ticket.value
+            index, within = t // per_slice, t % per_slice
+            jc0, jc1 = _spans(k, index // slices, job.int("cols_per_block"), job.int("n"))
+            p0, p1 = _spans(k, index % slices, job.int("depth_per_slice"), job.int("k"))
+            slice_at = p0 * job.int("slice_stride")
+            packing = within < pack_chunks
+            ready = index * per_slice + k.select(packing, k.const(0), pack_chunks)
+            for _ in k.repeat_while(lambda: k.load_shared(counters.at("done")) < ready):
+                k.pause()
+            if spec.b is BSource.PACKED:
+                for pack in k.branches(packing):
+                    if pack:
+                        j0 = jc0 + within * job.int("pack_cols")
+                        j1 = k.min(j0 + job.int("pack_cols"), jc1)
+                        target = job.pointer("packed") + slice_at \
+                            + (j0 - jc0) // spec.nr * job.int("panel_stride")  # fmt: skip
+                        for _ in k.when(j0 < j1):
+                            k.call(packer, job_at, target, j0, j1, p0, p1)
+                    else:
+                        product(k, job, thread, within - pack_chunks,
+                                (jc0, jc1, p0, p1, slice_at))
+            else:
+                product(k, job, thread, within, (jc0, jc1, p0, p1, slice_at))
+            k.fetch_add(counters.at("done"), 1)
+            ticket.value = k.fetch_add(counters.at("cursor"), 1)
+
+    params = (("job", "ptr"), ("thread", "int"))
+    return Function(spec.symbol, params, body)  # type: ignore[arg-type]
+
+
+def serial(spec: GemmSpec) -> Function:
+    """The whole product as one chunk, for small products: same arguments as the nest."""
+    chunk = _chunk(spec)
+
+    def body(k: Kernel, job_at: Ptr, thread: Int) -> None:
+        job = JOB.view(k, job_at)
+        m, n, depth, zero = job.int("m"), job.int("n"), job.int("k"), k.const(0)
+        b = job.pointer("b" if spec.b is BSource.INPLACE else "packed")
+        k.call(chunk, job_at, job.pointer("a"), b, zero, m, zero, n, zero, depth)
+
+    return Function(f"{spec.symbol}_serial", (("job", "ptr"), ("thread", "int")), body)
+
+
+def gemm_functions(spec: GemmSpec) -> list[Function]:
+    """What a compiled spec exports: the nest, its serial form and, for packed B, the packing."""
+    functions = [nest(spec), serial(spec)]
+    return functions if spec.b is BSource.INPLACE else [*functions, pack_b(spec)]

@@ -1,0 +1,99 @@
+"""Packing: one routine for both operands.
+
+A packed operand is a row of micropanels; in each, every depth step holds ``width`` leading elements
+side by side.  For B the leading axis is columns, for A rows; only the strides differ.  What does
+not exist at the tail is filled with zeros, so that the product needs no masks.
+
+Two paths write the same bytes: leading axis contiguous (whole vectors are copied), and any other
+stride (a transpose in strips of depth, so that a cache line of the source is used up while it is
+still near).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jitgemm.isa.types import ElementType
+from jitgemm.lang.core import Int, IntLike, Kernel, Ptr
+
+__all__ = ["Source", "pack_panels"]
+
+# Depth steps per strip of the transposing path: 16 floats or 8 doubles fill a cache line.
+_STRIP_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A two-dimensional operand seen as leading axis by depth; strides in bytes."""
+
+    at: Ptr
+    lead_stride: Int
+    depth_stride: Int
+    lead: Int
+    depth: Int
+
+
+def pack_panels(
+    k: Kernel,
+    element: ElementType,
+    source: Source,
+    target: tuple[Ptr, IntLike],
+    width: IntLike,
+) -> None:
+    """Pack ``source`` into micropanels of ``width`` at ``target = (address, panel stride)``."""
+    base, panel_stride = target
+    size = element.bytes
+    step = k.const(width) * size
+    for start in k.range(0, source.lead, width):
+        live = k.min(width, source.lead - start)
+        src = source.at + start * source.lead_stride
+        dst = base + start // width * panel_stride
+        for contiguous in k.branches(source.lead_stride.equals(size)):
+            if contiguous:
+                for p in k.range(0, source.depth):
+                    _copy_row(k, element, (src + p * source.depth_stride, dst + p * step),
+                              live, width)
+            else:
+                _transpose(k, element, source, (src, dst), live, width)
+
+
+def _copy_row(
+    k: Kernel, element: ElementType, where: tuple[Ptr, Ptr], live: Int, width: IntLike
+) -> None:
+    src, dst = where
+    lanes, size = k.isa.lanes(element), element.bytes
+    if isinstance(width, int):
+        for full in k.branches(live.equals(width)):
+            for j in range(0, width, lanes):
+                mask = None if full else k.mask(live - j, element, lanes)
+                k.store(dst + j * size, k.load(src + j * size, element, lanes, mask))
+        return
+    for j in k.range(0, width, lanes):
+        wanted = k.mask(width - j, element, lanes)
+        v = k.load(src + j * size, element, lanes, k.mask(live - j, element, lanes))
+        k.store(dst + j * size, v, wanted)
+
+
+def _transpose(
+    k: Kernel,
+    element: ElementType,
+    source: Source,
+    where: tuple[Ptr, Ptr],
+    live: Int,
+    width: IntLike,
+) -> None:
+    src, dst = where
+    size = element.bytes
+    step = k.const(width) * size
+    strip = _STRIP_BYTES // size
+    for p0 in k.range(0, source.depth, strip):
+        p1 = k.min(p0 + strip, source.depth)
+        for i in k.range(0, live):
+            line = src + i * source.lead_stride
+            column = dst + i * size
+            for p in k.range(p0, p1):
+                k.store(column + p * step, k.load(line + p * source.depth_stride, element))
+        zero = k.zero(element, 1)
+        for i in k.range(live, width):
+            for p in k.range(p0, p1):
+                k.store(dst + i * size + p * step, zero)

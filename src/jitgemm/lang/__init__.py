@@ -1,0 +1,1 @@
+"""The kernel language: one vocabulary, two backends (LLVM text, checking interpreter)."""

@@ -1,0 +1,161 @@
+"""Routes: which kernel, which orientation, what to pack.  ``make_plan`` is the planner's one door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jitgemm.isa.tables import Isa
+from jitgemm.kernels.registry import tile_for
+from jitgemm.kernels.spec import BSource, GemmSpec
+from jitgemm.plan.blocking import Blocking, derive
+from jitgemm.plan.machine import Machine
+from jitgemm.plan.problem import Problem
+
+__all__ = ["Context", "GemmPlan", "make_plan", "threads_for"]
+
+_ALIGN = 64
+_PAGE = 4096
+_MAX_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a plan depends on besides the problem."""
+
+    isa: Isa
+    machine: Machine
+    threads: int
+    knob: Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class GemmPlan:
+    """A finished plan: the kernel, the loop bounds, and the scratch they need."""
+
+    problem: Problem
+    """As the kernel sees it: normalised and perhaps transposed."""
+    spec: GemmSpec
+    blocking: Blocking
+    threads: int
+    swapped: bool
+    """The kernel computes ``D^T = B^T A^T``."""
+    direct: bool
+    """Sums may rest in D, which has unit column stride."""
+    pack_a: bool
+    panel_stride: int
+    slice_stride: int
+    workspace_a_stride: int
+    """Bytes of packed A per thread."""
+    workspace_b: int
+    """Bytes of packed B, shared."""
+    reasons: tuple[str, ...]
+
+    @property
+    def workspace_bytes(self) -> int:
+        """All scratch of one call: ``workspace_b + threads * workspace_a_stride``."""
+        return self.workspace_b + self.threads * self.workspace_a_stride
+
+
+def threads_for(operations: int, context: Context) -> int:
+    """Workers worth waking for this much arithmetic (at most what was asked for)."""
+    per_thread = max(1, context.knob("parallel_flops"))
+    return max(1, min(context.threads, operations // per_thread))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+def _orientation(problem: Problem) -> tuple[Problem, bool, str]:
+    size = problem.element.bytes
+    if problem.b is None:
+        return problem, False, "B is prepacked, so the product runs as given"
+    if problem.epilogue.bias:
+        return problem, False, "a bias per column ties the orientation"
+    if problem.d.col != size and problem.d.row == size:
+        return problem.transposed(), True, "D is column-major: computed as D^T = B^T A^T"
+    if problem.m == 1 and problem.b.col != size and problem.b.row == size:
+        return problem.transposed(), True, "one row and a column-major B: B is read in place as A"
+    return problem, False, "D is row-major: computed as given"
+
+
+def _b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
+    if problem.b is None:
+        return BSource.PACKED, "B: prepacked micropanels"
+    if problem.b.col != problem.element.bytes:
+        return BSource.PACKED, "B: packed per call, because its rows are not contiguous"
+    limit = context.knob("rhs_pack_rows")
+    if problem.m <= limit:
+        return BSource.INPLACE, f"B: read in place ({problem.m} rows reuse it, packing pays from {limit + 1})"
+    return BSource.PACKED, f"B: packed per call, reused by {problem.m} rows"
+
+
+def _packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[bool, str]:
+    reuse = -(-problem.n // spec.nr)
+    stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")
+    size = problem.element.bytes
+    if problem.m < spec.tile.mr or reuse < enough or problem.k < 8:
+        return False, f"A: read in place ({reuse} micropanels reuse it)"
+    if abs(problem.a.col) >= stride:
+        return True, f"A: packed per chunk, its depth step of {problem.a.col} bytes wastes TLB entries"
+    depth = min(problem.k, spec.element.depth_block)
+    l1 = context.machine.l1
+    way = l1.size // l1.ways
+    # Rows a multiple of the way size apart share one set: the rows of a tile evict each other.
+    if problem.a.col == size and problem.a.row % way == 0 and depth * size > l1.line:
+        return True, f"A: packed per chunk, its row stride of {problem.a.row} bytes collides in L1"
+    return False, "A: read in place by broadcast"
+
+
+def make_plan(problem: Problem, context: Context) -> GemmPlan:
+    """Plan a product.
+
+    Raises:
+        MemoryError: the scratch of this shape is beyond any address space.
+    """
+    oriented, swapped, why = _orientation(problem.normalized())
+    reasons = [why]
+    element, size = oriented.element, oriented.element.bytes
+    source, why = _b_source(oriented, context)
+    reasons.append(why)
+    spec = GemmSpec(
+        element, context.isa, tile_for(element, context.isa), source, oriented.epilogue
+    )
+    threads = threads_for(oriented.operations, context)
+    unit = oriented.d.col == size and (oriented.c is None or oriented.c.col == size)
+    resting = oriented.k <= element.depth_block or not (oriented.in_place and oriented.c)
+    direct = unit and resting
+    blocking = derive(
+        spec, oriented, context.machine, threads, whole_depth=not direct or source is BSource.INPLACE
+    )
+    pack_a, why = _packs_a(oriented, spec, context)
+    reasons.append(why)
+    if not direct:
+        reasons.append(
+            "D: through a tile buffer, " + ("because C is D" if unit else "it has no unit stride")
+        )
+    kc = blocking.depth_per_slice
+    per_call = source is BSource.PACKED and oriented.b is not None
+    panel = spec.panel_row * (kc if per_call else max(oriented.k, 1))
+    packed_b = panel * -(-blocking.cols_per_block // spec.nr) if per_call else 0
+    packed_a = _aligned(blocking.rows_per_chunk * kc * size) if pack_a else 0
+    if packed_b + threads * packed_a > _MAX_BYTES:
+        raise MemoryError(
+            f"jitgemm: workspace: m={problem.m}, n={problem.n}, k={problem.k} would need "
+            f"{packed_b + threads * packed_a} bytes of scratch"
+        )
+    return GemmPlan(
+        problem=oriented,
+        spec=spec,
+        blocking=blocking,
+        threads=threads,
+        swapped=swapped,
+        direct=direct,
+        pack_a=pack_a,
+        panel_stride=panel,
+        slice_stride=0 if per_call else spec.panel_row,
+        workspace_a_stride=packed_a,
+        workspace_b=_aligned(packed_b),
+        reasons=tuple(reasons),
+    )

@@ -1,0 +1,123 @@
+"""Knobs: numbers and names a user may set, each with a default that says where it comes from.
+
+Resolution: call argument, then setter or context (``set_num_threads``, ``threads``), then the
+``JITGEMM_*`` environment, then the default.  A bad value warns once and is ignored.  Environment
+variables are read here and nowhere below.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+
+from jitgemm.errors import JitGemmWarning
+
+__all__ = ["KNOBS", "Knob", "environment", "integer", "text"]
+
+_PREFIX = "JITGEMM_"
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One tunable integer."""
+
+    name: str
+    default: int
+    minimum: int
+    meaning: str
+    provenance: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return _PREFIX + self.name.upper()
+
+
+def _knob(name: str, default: int, minimum: int, meaning: str, provenance: str) -> Knob:
+    return Knob(name, default, minimum, meaning, provenance)
+
+
+KNOBS = {
+    knob.name: knob
+    for knob in (
+        _knob(
+            "parallel_flops",
+            2_000_000,
+            0,
+            "operations (2 m n k) per thread below which fewer threads are used",
+            "benchmarks/knobs.py, Zen 5 VM, 2 cores, 2026-11-30: two threads win from 1.2e6 up",
+        ),
+        _knob(
+            "gil_flops",
+            400_000,
+            0,
+            "operations above which the interpreter lock is released during the product",
+            "releasing costs 40-60 ns uncontended, 400,000 operations take 2 us at 200 GFLOP/s",
+        ),
+        _knob(
+            "spin_us",
+            100,
+            0,
+            "how long an idle worker spins before it sleeps, in microseconds",
+            "a futex wake costs 5-50 us on a VM; back-to-back products arrive faster than that",
+        ),
+        _knob(
+            "rhs_pack_rows",
+            28,
+            1,
+            "rows of A from which a row-major B is packed; below, its rows are read in place",
+            "benchmarks/knobs.py, Zen 5 VM, 2026-11-30: packing costs about two passes over B",
+        ),
+        _knob(
+            "lhs_pack_stride",
+            2048,
+            1,
+            "bytes per depth step of A from which packing A is considered (half a page)",
+            "a walk of half-page steps needs one TLB entry per two steps",
+        ),
+        _knob(
+            "lhs_pack_reuse",
+            4,
+            1,
+            "micropanels of B that must reuse a packed row of A",
+            "benchmarks/knobs.py, Zen 5 VM, 2026-11-30",
+        ),
+    )
+}
+
+_warned: set[str] = set()
+
+
+def _warn_once(variable: str, why: str) -> None:
+    if variable not in _warned:
+        _warned.add(variable)
+        warnings.warn(f"jitgemm: {variable}: {why}; ignored", JitGemmWarning, stacklevel=3)
+
+
+def text(name: str) -> str | None:
+    """The value of ``JITGEMM_<NAME>``, or ``None`` if unset or empty."""
+    return os.environ.get(_PREFIX + name.upper()) or None
+
+
+def integer(name: str, minimum: int, *, maximum: int | None = None) -> int | None:
+    """``JITGEMM_<NAME>`` as an integer; a bad value warns once and counts as unset."""
+    raw = text(name)
+    if raw is None:
+        return None
+    try:
+        value = int(raw)
+    except ValueError:
+        _warn_once(_PREFIX + name.upper(), f"{raw!r} is not an integer")
+        return None
+    if value < minimum or (maximum is not None and value > maximum):
+        _warn_once(_PREFIX + name.upper(), f"{value} is out of range (at least {minimum})")
+        return None
+    return value
+
+
+def environment(name: str) -> int:
+    """A knob's value: the environment's if it is good, else the default."""
+    knob = KNOBS[name]
+    value = integer(knob.name, knob.minimum)
+    return knob.default if value is None else value
