@@ -68,8 +68,7 @@ def _tile(spec: GemmSpec) -> Function:
     """
     variants = spec.tile.variants()
     widest = max(panels * spec.nr * spec.element.bytes for panels, _ in variants)
-    tile_bytes = max(panels * rows for panels, rows in variants) * spec.panel_row
-    row = widest
+    tile_bytes = widest * spec.tile.mr
 
     def body(
         k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
@@ -99,7 +98,7 @@ def _tile(spec: GemmSpec) -> Function:
     ) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
         buffer, c_buffer = k.scratch(tile_bytes), k.scratch(tile_bytes)
-        unit, row_stride = k.const(spec.element.bytes), k.const(row)
+        unit, row_stride = k.const(spec.element.bytes), k.const(widest)
         shape = (variant % _ROWS_BITS, tile.int("cols"))
         out = (tile.pointer("target"), job.int("d_row"), job.int("d_col"))
         tile.set("partial", buffer)

@@ -137,7 +137,9 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         )
     kc = blocking.depth_per_slice
     per_call = source is BSource.PACKED and oriented.b is not None
-    panel = spec.panel_row * (kc if per_call else max(oriented.k, 1))
+    # In place, the next micropanel is the next columns; packed, it lies a whole depth further.
+    span = 1 if source is BSource.INPLACE else kc if per_call else max(oriented.k, 1)
+    panel = spec.panel_row * span
     packed_b = panel * -(-blocking.cols_per_block // spec.nr) if per_call else 0
     packed_a = _aligned(blocking.rows_per_chunk * kc * size) if pack_a else 0
     if packed_b + threads * packed_a > _MAX_BYTES:

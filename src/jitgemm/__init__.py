@@ -1,0 +1,31 @@
+"""Matrix multiplication for CPUs from a pure-Python wheel that generates its own machine code.
+
+``matmul`` is NumPy's, faster.  ``gemm`` computes ``act(alpha * a @ b + beta * c + bias)`` in one pass.
+``prepack_rhs`` packs fixed weights once; ``plan`` prepares a product for calls of tens of
+nanoseconds of overhead.
+"""
+
+from jitgemm.api.config import get_num_threads, set_num_threads, show_config, threads
+from jitgemm.api.functions import gemm, matmul, prepack_rhs
+from jitgemm.api.plans import Plan, plan
+from jitgemm.errors import IsaError, JitGemmWarning
+from jitgemm.runtime.memory import Workspace
+from jitgemm.runtime.packed import PackedRhs
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "IsaError",
+    "JitGemmWarning",
+    "PackedRhs",
+    "Plan",
+    "Workspace",
+    "gemm",
+    "get_num_threads",
+    "matmul",
+    "plan",
+    "prepack_rhs",
+    "set_num_threads",
+    "show_config",
+    "threads",
+]

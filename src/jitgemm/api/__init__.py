@@ -1,0 +1,1 @@
+"""Public functions: validation, NumPy semantics, plans."""

@@ -1,0 +1,97 @@
+"""Threads and configuration."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from jitgemm import tuning
+from jitgemm.errors import message
+from jitgemm.jit import cache, compiler
+from jitgemm.jit.target import host
+from jitgemm.plan.machine import usable_cpus
+from jitgemm.runtime.engine import engine, knob
+
+__all__ = ["get_num_threads", "resolve_threads", "set_num_threads", "show_config", "threads"]
+
+_MOST = 1024
+_default: int | None = None
+_context: contextvars.ContextVar[int | None] = contextvars.ContextVar("jitgemm_threads", default=None)
+
+
+def _checked(count: object, operand: str) -> int:
+    if isinstance(count, bool) or not hasattr(count, "__index__"):
+        raise TypeError(message(operand, "an int", type(count).__name__))
+    number = count.__index__()
+    if not 1 <= number <= _MOST:
+        raise ValueError(message(operand, f"between 1 and {_MOST}", number))
+    return int(number)
+
+
+def resolve_threads(count: object = None) -> int:
+    """The thread count of a call: its argument, the context, the setter, the environment, the machine."""
+    if count is not None:
+        return _checked(count, "threads")
+    inner = _context.get()
+    if inner is not None:
+        return inner
+    global _default
+    if _default is None:
+        asked = tuning.integer("num_threads", 1, maximum=_MOST)
+        usable = usable_cpus()
+        _default = usable if asked is None else min(asked, usable)
+    return _default
+
+
+def set_num_threads(count: int) -> None:
+    """Set the number of threads products use from now on in this process.
+
+    Raises:
+        TypeError, ValueError: not an int between 1 and 1024.
+    """
+    global _default
+    _default = _checked(count, "count")
+
+
+def get_num_threads() -> int:
+    """How many threads a product may use here and now.
+
+    By default the processors in this process's affinity mask, no more than the control group's quota
+    and than ``JITGEMM_NUM_THREADS``.
+    """
+    return resolve_threads()
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Use ``count`` threads inside a ``with`` block (in this context only)."""
+    token = _context.set(_checked(count, "count"))
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def show_config() -> dict[str, Any]:
+    """What jitgemm found and chose: CPU, instruction set, caches, threads, folders, kernels, knobs."""
+    e, machine = engine(), engine().machine
+    folder = cache.directory()
+    return {
+        "cpu": host().cpu,
+        "triple": host().triple,
+        "llvm": host().llvm,
+        "isa": e.isa.name,
+        "caches": {
+            "l1d": machine.l1.size,
+            "l2": machine.l2.size,
+            "l3": machine.l3.size,
+            "source": machine.source,
+        },
+        "threads": get_num_threads(),
+        "native_entry": e.native,
+        "cache_dir": None if folder is None else str(folder),
+        "kernels": [(u.name, u.source) for u in compiler.compiled()],
+        "knobs": {name: knob(name) for name in tuning.KNOBS},
+    }

@@ -1,0 +1,246 @@
+"""The public products: ``gemm``, ``matmul``, ``prepack_rhs``."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgemm.api.config import resolve_threads
+from jitgemm.api.operands import Array, check_output, element_of, matrix, native
+from jitgemm.api.product import Options, Product
+from jitgemm.errors import message
+from jitgemm.isa.types import F32, F64, ElementType
+from jitgemm.jit import compiler
+from jitgemm.kernels.job import JOB
+from jitgemm.kernels.registry import tile_for
+from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
+from jitgemm.runtime import numpy_abi
+from jitgemm.runtime.driver import Span, run_pack, scalar_slot
+from jitgemm.runtime.engine import engine, record_array
+from jitgemm.runtime.entry_code import SMALL
+from jitgemm.runtime.memory import Workspace
+from jitgemm.runtime.packed import PackedRhs, element_dtype, layout_for
+
+__all__ = ["batched_shape", "covers", "gemm", "matmul", "prepack_rhs"]
+
+# Up to this size a product needs no plan: one chunk, both operands read in place.  At 64^3 the work
+# (2 us) begins to pay for planning.
+_SMALL_LIMIT = 64
+
+
+def gemm(
+    a: object,
+    b: object,
+    *,
+    alpha: object = 1,
+    beta: object = 0,
+    c: object = None,
+    out: Array | None = None,
+    bias: object = None,
+    activation: str | None = None,
+    threads: int | None = None,
+    workspace: Workspace | None = None,
+) -> Array:
+    """``act(alpha * a @ b + beta * c + bias)`` for two matrices, in one pass.
+
+    Args:
+        a: ``(m, k)``, float32 or float64, any strides.
+        b: ``(k, n)`` of the same type, or a handle from :func:`prepack_rhs`.
+        alpha, beta: real numbers.  With ``beta == 0`` C is never read; with ``alpha == 0`` neither A
+            nor B is.
+        c: ``(m, n)`` of the same type; needed if ``beta != 0``.
+        out: ``(m, n)`` array for the result; may be ``c`` itself.  If it shares memory with another
+            operand the result is computed aside and copied.
+        bias: ``(n,)``, one number per column.
+        activation: ``None`` or ``"relu"``.
+        threads: at most this many threads; default :func:`get_num_threads`.
+        workspace: scratch to reuse between calls.
+
+    Returns:
+        ``out``, or a new C-contiguous array.
+
+    Raises:
+        TypeError: an element type that is not supported, or types that differ.
+        ValueError: shapes that do not fit, a read-only or self-overlapping ``out``, ``beta`` without
+            ``c``.
+        MemoryError: scratch beyond the address space.
+    """
+    options = Options(alpha, beta, c, bias, activation, workspace)
+    return Product(a, b, out, options).run(resolve_threads(threads))
+
+
+def prepack_rhs(b: object) -> PackedRhs:
+    """Pack a right operand once, for many products.
+
+    Args:
+        b: ``(k, n)`` float32 or float64, any strides.
+
+    Returns:
+        A read-only snapshot to pass as ``b``; results equal those of the plain call bit for bit.
+
+    Raises:
+        TypeError, ValueError: ``b`` is not such a matrix.
+    """
+    if isinstance(b, PackedRhs):
+        return b
+    source = native(matrix("b", b))
+    k, n = source.shape
+    element = element_of(source.dtype)
+    assert element is not None
+    isa = engine().isa
+    spec = GemmSpec(element, isa, tile_for(element, isa), BSource.PACKED, Epilogue())
+    layout = layout_for(spec, k, n)
+    handle, where = PackedRhs.allocate(layout, isa.name)
+    if k and n:
+        job = record_array(JOB.slots)
+        at = int(source.__array_interface__["data"][0])
+        job[JOB.slot("b")] = at
+        job[JOB.slot("b_row")], job[JOB.slot("b_col")] = source.strides
+        job[JOB.slot("panel_stride")] = k * spec.panel_row
+        strides = (source.strides[0], source.strides[1])
+        run_pack(spec, job, Span(where, 0, layout.nbytes),
+                 Span.of(at, (k, n), strides, element.bytes), (k, n))  # fmt: skip
+    return handle
+
+
+def load_packed(version: int, isa: str, element: str, nr: int, plain: Array) -> PackedRhs:
+    """Rebuild a pickled handle, packed anew for this machine.
+
+    Raises:
+        ValueError: written by a version with another format.
+    """
+    from jitgemm.runtime.packed import FORMAT
+
+    if version != FORMAT:
+        raise ValueError(message("pickle", f"packed format {FORMAT}", version))
+    return prepack_rhs(plain)
+
+
+def covers(x1: Array, x2: Array) -> bool:
+    """Whether :func:`matmul` does this product itself."""
+    element = element_of(x1.dtype)
+    return element is not None and element is element_of(x2.dtype)
+
+
+def batched_shape(x1: Array, x2: Array) -> tuple[int, ...]:
+    """The shape of ``x1 @ x2`` under NumPy's rules.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    for name, x in (("x1", x1), ("x2", x2)):
+        if x.ndim == 0:
+            raise ValueError(message(name, "at least 1 dimension", "a scalar"))
+    k1, k2 = x1.shape[-1], x2.shape[-2 if x2.ndim > 1 else 0]
+    if k1 != k2:
+        raise ValueError(
+            message("x2", f"{k1} rows, because x1 has shape {x1.shape}", f"shape {x2.shape}")
+        )
+    try:
+        batch = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    except ValueError:
+        raise ValueError(
+            message("x2", f"leading axes that broadcast with {x1.shape}", f"shape {x2.shape}")
+        ) from None
+    return (*batch, *(x1.shape[-2:-1]), *(x2.shape[-1:] if x2.ndim > 1 else ()))
+
+
+def _matmul_slow(x1: object, x2: object, out: object = None, threads: object = None) -> Any:
+    """Everything the generated entry does not do: planning, batches, vectors, delegation."""
+    left, right = np.asarray(x1), np.asarray(x2)
+    if isinstance(x2, PackedRhs):
+        return gemm(left, x2, out=out, threads=threads)  # type: ignore[arg-type]
+    if not covers(left, right):
+        return np.matmul(x1, x2, out=out)  # type: ignore[call-overload]
+    count = resolve_threads(threads)
+    if left.ndim == 2 and right.ndim == 2:
+        shape = batched_shape(left, right)
+        return Product(left, right, out, Options()).run(count)
+    shape = batched_shape(left, right)
+    dtype = left.dtype.newbyteorder("=")
+    if out is not None:
+        check_output("out", out, shape, dtype)
+    result = np.empty(shape, dtype)
+    a = left[np.newaxis, :] if left.ndim == 1 else left
+    b = right[:, np.newaxis] if right.ndim == 1 else right
+    full = result.reshape((*shape[: len(shape) - (left.ndim > 1) - (right.ndim > 1)],
+                           a.shape[-2], b.shape[-1]))  # fmt: skip
+    batch = full.shape[:-2]
+    a = np.broadcast_to(a, (*batch, *a.shape[-2:]))
+    b = np.broadcast_to(b, (*batch, *b.shape[-2:]))
+    for index in np.ndindex(batch):
+        Product(a[index], b[index], full[index], Options()).run(count)
+    if out is not None:
+        np.copyto(out, result)  # type: ignore[call-overload]
+        return out
+    return result if shape else result[()]
+
+
+class _Entry:
+    """The generated entry for small products, made at the first call."""
+
+    def __init__(self) -> None:
+        self.call: Callable[[Any, Any, Any, Any], Any] = self._first
+
+    def _first(self, x1: Any, x2: Any, out: Any, threads: Any) -> Any:
+        e = engine()
+        self.call = self._build() if e.native else _matmul_slow
+        return self.call(x1, x2, out, threads)
+
+    @staticmethod
+    def _build() -> Callable[[Any, Any, Any, Any], Any]:
+        e = engine()
+        table = record_array(SMALL.slots)
+        tile = tile_for(F32, e.isa)
+        values: dict[str, int] = {
+            "array_type": id(np.ndarray),
+            "slow": id(_matmul_slow),
+            "none": id(None),
+            "new_from_descr": numpy_abi.new_from_descr(),
+            "limit": _SMALL_LIMIT,
+            "depth_limit": _SMALL_LIMIT,
+            "mr": tile.mr,
+        }
+        elements: tuple[ElementType, ...] = (F32, F64)
+        for i, element in enumerate(elements):
+            spec = GemmSpec(element, e.isa, tile_for(element, e.isa), BSource.INPLACE, Epilogue())
+            values[f"descr_{i}"] = id(element_dtype(element))
+            values[f"size_{i}"] = element.bytes
+            values[f"panel_{i}"] = spec.panel_row
+            values[f"one_{i}"] = scalar_slot(1.0, element.bytes)
+            compiled = compiler.get(compiler.gemm_unit(spec))
+            values[f"nest_{i}"] = compiled.addresses[f"{spec.symbol}_serial"]
+        for rows in range(1, tile.mr + 1):
+            values[f"group_{rows}"] = tile.group_for(rows)
+        for name, value in values.items():
+            table[SMALL.slot(name)] = value
+        return e.builtin("jitgemm_call_small", table)
+
+
+_entry = _Entry()
+
+
+def matmul(
+    x1: object, x2: object, /, out: Array | None = None, *, threads: int | None = None
+) -> Any:
+    """``x1 @ x2`` with NumPy's rules: vectors, matrices, stacks that broadcast.
+
+    float32 with float32 and float64 with float64 run here; every other pair of types is passed on
+    to :func:`numpy.matmul`.
+
+    Args:
+        x1, x2: arrays of one or more dimensions.
+        out: array for the result, exactly its shape and type.
+        threads: at most this many threads.
+
+    Returns:
+        ``out``, a new array, or a scalar for two vectors.
+
+    Raises:
+        ValueError: shapes that do not fit, or an ``out`` that cannot hold the result.
+        TypeError: an ``out`` of another type.
+    """
+    return _entry.call(x1, x2, out, threads)

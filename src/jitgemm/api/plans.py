@@ -1,0 +1,191 @@
+"""Prepared plans: a product planned once and called many times."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from jitgemm.api.config import resolve_threads
+from jitgemm.api.functions import batched_shape, covers, matmul
+from jitgemm.api.operands import Array
+from jitgemm.api.product import Options, Product
+from jitgemm.errors import message
+from jitgemm.jit import compiler
+from jitgemm.kernels.job import JOB
+from jitgemm.plan.explain import explain
+from jitgemm.plan.route import make_plan
+from jitgemm.runtime.driver import Executable, Span, scalar_slot
+from jitgemm.runtime.engine import engine, knob, record_array
+from jitgemm.runtime.entry_code import PLAN
+from jitgemm.runtime.memory import Workspace, address
+from jitgemm.runtime.packed import PackedRhs
+
+__all__ = ["Plan", "plan"]
+
+
+class _Bound:
+    """What a plan is bound to: checks a call the generated entry did not take, and runs it."""
+
+    def __init__(self, product: Product, options: Options, threads: int) -> None:
+        self.options, self.threads = options, threads
+        self.shapes = {"a": product.a.shape, "b": product.b.shape}
+        self.dtype = product.a.dtype
+        self.keep: list[Any] = [product.b, product.c, product.bias]
+
+    def __call__(self, a: object, b: object, out: Array | None = None) -> Array:
+        for name, x in (("a", a), ("b", b)):
+            shape = x.shape if isinstance(x, PackedRhs) else np.shape(x)  # type: ignore[arg-type]
+            if shape != self.shapes[name]:
+                raise ValueError(
+                    message(name, f"shape {self.shapes[name]}, as planned", f"shape {shape}")
+                )
+        return Product(a, b, out, self.options).run(self.threads)
+
+
+class Plan(functools.partial):  # type: ignore[type-arg]
+    """A prepared product: ``p(a, b, out)``.  Made by :func:`jitgemm.plan`.
+
+    For arrays of the planned shapes, strides and types the call goes straight into generated code.
+    Other strides are planned anew; other shapes and types are errors.
+    """
+
+    # A ``partial`` of the generated builtin: calling an instance stays inside C.
+    executable: Executable | None
+    note: str
+
+    def explain(self) -> str:
+        """Route, instruction set, tile, blocking, packing, threads and bound, in words."""
+        if self.executable is None:
+            return self.note
+        return explain(self.executable.plan, engine().machine)
+
+    def _unit(self) -> compiler.Unit:
+        if self.executable is None:
+            raise ValueError(message("plan", "one with a kernel", self.note))
+        return self.executable.unit
+
+    def ir(self) -> str:
+        """The kernel's LLVM IR, as generated."""
+        return compiler.text(self._unit())
+
+    def asm(self) -> str:
+        """The kernel's assembly for this machine."""
+        return compiler.assembly(self._unit())
+
+    def __repr__(self) -> str:
+        if self.executable is None:
+            return f"<jitgemm.Plan: {self.note}>"
+        p = self.executable.plan
+        return f"<jitgemm.Plan {p.spec.symbol} m={p.problem.m} n={p.problem.n} k={p.problem.k}>"
+
+
+def plan(
+    a: object,
+    b: object,
+    *,
+    out: Array | None = None,
+    alpha: object = 1,
+    beta: object = 0,
+    c: object = None,
+    bias: object = None,
+    activation: str | None = None,
+    threads: int | None = None,
+    workspace: Workspace | None = None,
+) -> Plan:
+    """Plan a product for operands like these, to be called as ``p(a, b, out)``.
+
+    Args:
+        a, b, out: arrays with the shapes, strides and types to come; ``b`` may be a handle from
+            :func:`prepack_rhs`, which the plan is then bound to.
+        alpha, beta, c, bias, activation, threads, workspace: as for :func:`gemm`.  ``c`` and ``bias``
+            are bound: each call reads them.
+
+    Raises:
+        TypeError, ValueError: as :func:`gemm`.
+    """
+    options = Options(alpha, beta, c, bias, activation, workspace)
+    plain = options == Options()
+    count = resolve_threads(threads)
+    if plain and not isinstance(b, PackedRhs):
+        left, right = np.asarray(a), np.asarray(b)
+        if not covers(left, right):
+            note = f"delegated to numpy.matmul: {left.dtype} @ {right.dtype} has no kernel"
+            return _without_kernel(functools.partial(_delegate, count), note)
+        if left.ndim != 2 or right.ndim != 2:
+            shape = batched_shape(left, right)
+            note = f"a loop of matrix products over the leading axes of {shape}"
+            return _without_kernel(functools.partial(_delegate, count), note)
+    product = Product(a, b, out, options)
+    # Foreign byte order and the like never reach generated code: plan for what will be run.
+    target, copied = product.target()
+    problem = product.problem(target)
+    executable = Executable(make_plan(problem, engine().context(count)))
+    bound = _Bound(product, options, count)
+    stays = not copied and product.a is np.asarray(a) and product.m and product.n
+    if not (engine().native and stays) or workspace is not None:
+        made = Plan(bound)
+    else:
+        made = Plan(_native(product, target, executable, bound))
+    made.executable, made.note = executable, ""
+    return made
+
+
+def _delegate(threads: int, a: object, b: object, out: Array | None = None) -> Any:
+    return matmul(a, b, out, threads=threads)
+
+
+def _without_kernel(function: Any, note: str) -> Plan:
+    made = Plan(function)
+    made.executable, made.note = None, note
+    return made
+
+
+class _Table(np.ndarray):
+    """A plan's table, with the objects its addresses belong to."""
+
+    keep: tuple[Any, ...]
+
+
+def _native(product: Product, target: Array, executable: Executable, bound: _Bound) -> Any:
+    """The generated entry for this plan."""
+    e, size, gp = engine(), product.element.bytes, executable.plan
+    table = record_array(PLAN.slots).view(_Table)
+
+    def put(name: str, value: int) -> None:
+        table[PLAN.slot(name)] = value
+
+    put("array_type", id(np.ndarray))
+    put("descr", id(product.a.dtype))
+    put("slow", id(bound))
+    put("none", id(None))
+    matrices = {"a": product.a, "d": target}
+    if isinstance(product.b, np.ndarray):
+        matrices["b"] = product.b
+    for name, x in matrices.items():
+        span = Span.of(0, (x.shape[0], x.shape[1]), (x.strides[0], x.strides[1]), size)
+        values = (*x.shape, *x.strides, span.low, span.high)
+        for part, value in zip(("rows", "cols", "row", "col", "low", "high"), values, strict=True):
+            put(f"{name}_{part}", value)
+    put("packed_handle", id(product.b) if isinstance(product.b, PackedRhs) else 0)
+    put("swapped", int(gp.swapped))
+    put("nest", executable.address)
+    put("threads", gp.threads)
+    put("pool_cell", e.pool.cell)
+    put("release", int(gp.threads > 1 or gp.problem.operations >= knob("gil_flops")))
+    put("uses_workspace", int(gp.workspace_bytes > 0))
+    job = executable.template.copy()
+    for name, span in product.spans(target, executable).items():
+        if name in ("packed", "c", "bias"):
+            job[JOB.slot(name)] = span.address
+    scalars = (product.alpha, product.beta)
+    job[JOB.slot("alpha")], job[JOB.slot("beta")] = (scalar_slot(x, size) for x in scalars)
+    scratch = Workspace(gp.workspace_bytes)
+    if gp.workspace_bytes:
+        executable.place_workspace(job, address(scratch._buffer))
+    start = PLAN.slot("job_0")
+    table[start : start + JOB.slots] = job
+    # The builtin owns the table, and the table everything it points to.
+    table.keep = (bound, executable, scratch, product.bias, product.c, product.b)
+    return e.builtin("jitgemm_call_plan", table)

@@ -1,0 +1,399 @@
+"""The checking interpreter: the second backend of the kernel language, and its definition.
+
+A kernel source runs here directly, one Python call per instruction, on the real memory of NumPy
+arrays.  Every access is resolved to a registered region, so what would be undefined behaviour in
+machine code is an error with a name: an access outside the memory a kernel was given, a read of
+bytes nobody wrote, a write to an operand, an integer that overflows, a tile beyond the register
+file.  Conformance tests run the same sources on both backends and compare the bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgemm.errors import LanguageError
+from jitgemm.isa.tables import Isa
+from jitgemm.isa.types import ElementType
+from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, T, Var, Vec
+
+__all__ = ["InterpKernel", "Memory", "dtype_of", "run"]
+
+Bytes = NDArray[np.uint8]
+
+_DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
+
+_WORD = 8
+_INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
+_LINE = 64
+_GARBAGE = 0xA5  # what uninitialised memory holds, should anyone look past the checks
+
+_INT_OPS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "udiv": operator.floordiv,
+    "urem": operator.mod,
+    "and": operator.and_,
+    "or": operator.or_,
+}
+_PREDICATES: dict[str, Callable[[int, int], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "slt": operator.lt,
+    "sle": operator.le,
+    "sgt": operator.gt,
+    "sge": operator.ge,
+}
+
+
+def dtype_of(element: ElementType) -> np.dtype[Any]:
+    """The NumPy type that holds elements of this type."""
+    return _DTYPES[element.name]
+
+
+class _Region:
+    """Bytes a kernel may touch: real memory, and a shadow that knows which bytes were written."""
+
+    __slots__ = ("data", "end", "initialised", "inside", "keep", "name", "start", "writable")
+
+    def __init__(self, name: str, start: int, size: int, keep: object, *, writable: bool) -> None:
+        self.name, self.start, self.end, self.writable = name, start, start + size, writable
+        self.data: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(start))
+        # None stands for "all of them", the common case for operands.
+        self.initialised: NDArray[np.bool_] | None = None
+        self.inside: NDArray[np.bool_] | None = None
+        self.keep = keep  # the owner of the memory
+
+    def refusal(self, at: int, size: int, *, write: bool) -> str | None:
+        """Why ``size`` bytes from offset ``at`` may not be accessed; ``None`` if they may."""
+        if self.inside is not None and not self.inside[at : at + size].all():
+            return "between the elements of"
+        if write:
+            return None if self.writable else "in read-only"
+        if self.initialised is not None and not self.initialised[at : at + size].all():
+            return "uninitialised in"
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.name!r} [{self.start:#x}, {self.end:#x})"
+
+
+class Memory:
+    """All the memory a kernel may touch, as named regions at real addresses.
+
+    Regions may overlap (``a @ a.T``, ``c is d``): an access is good if one region allows all of it.
+    """
+
+    def __init__(self) -> None:
+        self._regions: list[_Region] = []
+
+    def add(
+        self, name: str, array: NDArray[Any], *, writable: bool, initialised: bool = True
+    ) -> int:
+        """Register the elements of ``array``, of any strides; the address of the first one.
+
+        The gaps a strided array leaves between its elements are not part of the region.
+        """
+        address = int(array.__array_interface__["data"][0])
+        if array.size == 0:
+            return address
+        reach = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)]
+        start = address + sum(r for r in reach if r < 0)
+        size = sum(map(abs, reach)) + array.itemsize
+        region = _Region(name, start, size, array, writable=writable)
+        if size != array.nbytes:
+            region.inside = np.zeros(size, np.bool_)
+            first = region.inside[address - start :]
+            shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
+            np.lib.stride_tricks.as_strided(first, shape, strides)[...] = True
+        if not initialised:
+            region.initialised = np.zeros(size, np.bool_)
+        self._regions.append(region)
+        return address
+
+    def scratch(self, size: int, name: str = "scratch") -> int:
+        """Register ``size`` fresh, uninitialised bytes; their address, a multiple of 64."""
+        owner = np.full(size + _LINE, _GARBAGE, np.uint8)
+        start = -(-int(owner.__array_interface__["data"][0]) // _LINE) * _LINE
+        region = _Region(name, start, size, owner, writable=True)
+        region.initialised = np.zeros(size, np.bool_)
+        self._regions.append(region)
+        return start
+
+    def release(self, address: int) -> None:
+        """Forget the region that starts at ``address``, the youngest if there are several."""
+        index = max(i for i, r in enumerate(self._regions) if r.start == address)
+        del self._regions[index]
+
+    def read(self, address: int, size: int) -> Bytes:
+        """A copy of ``size`` bytes.
+
+        Raises:
+            LanguageError: no region holds them all, or one was never written.
+        """
+        region = self._resolve(address, size, write=False)
+        at = address - region.start
+        return region.data[at : at + size].copy()
+
+    def write(self, address: int, data: Bytes) -> None:
+        """Write bytes.
+
+        Raises:
+            LanguageError: no writable region holds them all.
+        """
+        region = self._resolve(address, data.size, write=True)
+        at = address - region.start
+        region.data[at : at + data.size] = data
+        if region.initialised is not None:
+            region.initialised[at : at + data.size] = True
+
+    def _resolve(self, address: int, size: int, *, write: bool) -> _Region:
+        end, why = address + size, ""
+        for region in reversed(self._regions):
+            if region.start <= address and end <= region.end:
+                refusal = region.refusal(address - region.start, size, write=write)
+                if refusal is None:
+                    return region
+                why = why or f"{refusal} region {region}"
+            elif region.start < end and address < region.end:
+                why = why or f"across the bounds of region {region}"
+        raise LanguageError(
+            f"{'store' if write else 'load'} of {size} bytes at {address:#x}: "
+            f"{why or 'in no region'}"
+        )
+
+
+class _Cell:
+    """What a :class:`Var` holds; dies with it, which is how live registers are counted."""
+
+    __slots__ = ("__weakref__", "registers", "value")
+
+    def __init__(self, value: Any, registers: int) -> None:
+        self.value, self.registers = value, registers
+
+
+class _Frame:
+    """One activation of a function: its scratch memory and its live vector variables."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.scratch: list[int] = []
+        self.cells: WeakSet[_Cell] = WeakSet()
+
+
+def _shape(x: Int | Ptr | Vec) -> tuple[Any, ...]:
+    return (Vec, x.element, x.lanes) if isinstance(x, Vec) else (type(x),)
+
+
+class InterpKernel(Kernel):
+    """Runs kernel sources on a :class:`Memory`."""
+
+    max_rounds = 10**7
+    """Rounds after which a ``repeat_while`` counts as endless: one thread waits for nobody."""
+
+    def __init__(self, isa: Isa, memory: Memory) -> None:
+        self.isa, self.memory = isa, memory
+        self._frame = _Frame("top")
+
+    # -- integers, conditions, pointers ---------------------------------------------------------
+    def const(self, value: IntLike) -> Int:
+        return value if isinstance(value, Int) else self._int(value)
+
+    def _int(self, value: int) -> Int:
+        if not _INT_MIN <= value <= _INT_MAX:
+            raise LanguageError(f"{self._frame.name}: {value} overflows a 64-bit integer")
+        return Int(self, value)
+
+    def int_op(self, op: str, a: Int, b: Int) -> Int:
+        if op in ("udiv", "urem") and (a.handle < 0 or b.handle <= 0):
+            raise LanguageError(f"{self._frame.name}: {op} of {a.handle} by {b.handle}")
+        return self._int(_INT_OPS[op](a.handle, b.handle))
+
+    def compare(self, predicate: str, a: Int, b: Int) -> Cond:
+        return Cond(self, _PREDICATES[predicate](a.handle, b.handle))
+
+    def cond_op(self, op: str, a: Cond, b: Cond) -> Cond:
+        return Cond(self, (a.handle and b.handle) if op == "and" else (a.handle or b.handle))
+
+    def cond_not(self, a: Cond) -> Cond:
+        return Cond(self, not a.handle)
+
+    def select(self, cond: Cond, yes: T, no: T) -> T:
+        return yes if cond.handle else no
+
+    def offset(self, p: Ptr, by: Int) -> Ptr:
+        return Ptr(self, p.handle + by.handle)
+
+    def opaque(self, x: T) -> T:
+        return x
+
+    # -- memory ---------------------------------------------------------------------------------
+    def _word(self, p: Ptr) -> int:
+        # Generated code promises LLVM this alignment.
+        if p.handle % _WORD:
+            raise LanguageError(f"{self._frame.name}: {p.handle:#x} is no multiple of {_WORD}")
+        return int(p.handle)
+
+    def load_int(self, p: Ptr) -> Int:
+        return Int(self, int(self.memory.read(self._word(p), _WORD).view(np.int64)[0]))
+
+    def store_int(self, p: Ptr, value: IntLike) -> None:
+        data = np.array([self.const(value).handle], np.int64)
+        self.memory.write(self._word(p), data.view(np.uint8))
+
+    def load_ptr(self, p: Ptr) -> Ptr:
+        return Ptr(self, int(self.memory.read(self._word(p), _WORD).view(np.uint64)[0]))
+
+    def store_ptr(self, p: Ptr, value: Ptr) -> None:
+        data = np.array([value.handle], np.uint64)
+        self.memory.write(self._word(p), data.view(np.uint8))
+
+    def _live(self, lanes: int, mask: Mask | None) -> int:
+        if mask is not None and mask.lanes != lanes:
+            raise LanguageError(f"{self._frame.name}: mask of {mask.lanes} lanes on {lanes}")
+        return lanes if mask is None else int(mask.handle)
+
+    def load(self, p: Ptr, element: ElementType, lanes: int = 1, mask: Mask | None = None) -> Vec:
+        live = self._live(lanes, mask)
+        values = np.zeros(lanes, dtype_of(element))
+        if live:
+            size = live * element.bytes
+            values.view(np.uint8)[:size] = self.memory.read(p.handle, size)
+        return Vec(self, values, element, lanes)
+
+    def store(self, p: Ptr, value: Vec, mask: Mask | None = None) -> None:
+        live = self._live(value.lanes, mask)
+        if live:
+            self.memory.write(p.handle, value.handle[:live].view(np.uint8))
+
+    def prefetch(self, p: Ptr) -> None:
+        pass
+
+    def scratch(self, size: int) -> Ptr:
+        address = self.memory.scratch(size, f"scratch of {self._frame.name}")
+        self._frame.scratch.append(address)
+        return Ptr(self, address)
+
+    # -- vectors --------------------------------------------------------------------------------
+    def zero(self, element: ElementType, lanes: int) -> Vec:
+        return Vec(self, np.zeros(lanes, dtype_of(element)), element, lanes)
+
+    def splat(self, scalar: Vec, lanes: int) -> Vec:
+        if scalar.lanes != 1:
+            raise LanguageError(f"{self._frame.name}: splat of {scalar.lanes} lanes")
+        return Vec(self, np.repeat(scalar.handle, lanes), scalar.element, lanes)
+
+    def op(self, name: str, *args: Vec) -> Vec:
+        row, shape = self.isa.ops.get(name), args[0]
+        if row is None or len(args) != row.arity:
+            raise LanguageError(f"{self.isa.name}: no {name!r} of {len(args)} operands")
+        if any((x.element, x.lanes) != (shape.element, shape.lanes) for x in args):
+            raise LanguageError(f"{name}: operands of different shapes")
+        with np.errstate(all="ignore"):
+            result = row.meaning(*(x.handle for x in args))
+        if (result.dtype, result.shape) != (shape.handle.dtype, shape.handle.shape):
+            raise LanguageError(f"{name}: its meaning changes {shape.element}x{shape.lanes}")
+        return Vec(self, result, shape.element, shape.lanes)
+
+    def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:
+        return Mask(self, max(0, min(self.const(count).handle, lanes)), lanes)
+
+    def var(self, initial: T) -> Var[T]:
+        registers = 0
+        if isinstance(initial, Vec):
+            registers = -(-initial.lanes * initial.element.bits // self.isa.vector_bits)
+        cell = _Cell(initial, registers)
+        if registers:
+            # Generated code would spill in silence.  Only live ones count: a loop makes new ones.
+            self._frame.cells.add(cell)
+            used = sum(c.registers for c in self._frame.cells)
+            if used > self.isa.vector_registers:
+                raise LanguageError(
+                    f"{self._frame.name}: out-of-budget tile: {used} vector variables, "
+                    f"{self.isa.name} has {self.isa.vector_registers} registers"
+                )
+        shape = _shape(initial)
+
+        def read() -> T:
+            value: T = cell.value
+            return value
+
+        def write(new: T) -> None:
+            if _shape(new) != shape:
+                raise LanguageError(f"variable of {shape} rebound to {_shape(new)}")
+            cell.value = new
+
+        return Var(read, write)
+
+    # -- control --------------------------------------------------------------------------------
+    def range(self, start: IntLike, stop: IntLike, step: IntLike = 1) -> Iterator[Int]:
+        first, last, by = (self.const(x).handle for x in (start, stop, step))
+        # Generated loops count without unsigned wrap: a counter may not pass from -1 to 0.
+        if by <= 0 or (first < 0 and first < last):
+            raise LanguageError(f"{self._frame.name}: loop from {first} to {last} by {by}")
+        for i in range(first, last, by):
+            yield Int(self, i)
+
+    def branches(self, cond: Cond) -> Iterator[bool]:
+        yield bool(cond.handle)
+
+    def cases(self, value: Int, labels: Iterator[int] | list[int]) -> Iterator[int]:
+        numbers = list(labels)
+        if numbers.count(value.handle) != 1:
+            raise LanguageError(f"{self._frame.name}: {value.handle} is no case of {numbers}")
+        yield int(value.handle)
+
+    def repeat_while(self, cond: Callable[[], Cond]) -> Iterator[None]:
+        rounds = 0
+        while cond().handle:
+            rounds += 1
+            if rounds > self.max_rounds:
+                raise LanguageError(f"{self._frame.name}: a loop did not end")
+            yield
+
+    def call(self, function: Function, *args: IntLike | Ptr) -> None:
+        if len(args) != len(function.params):
+            raise LanguageError(f"{function.name} takes {len(function.params)} arguments")
+        values: list[Int | Ptr] = []
+        for (name, kind), arg in zip(function.params, args, strict=True):
+            value = arg if isinstance(arg, Ptr) else self.const(arg)
+            if (kind == "ptr") != isinstance(value, Ptr):
+                raise LanguageError(f"{function.name}: {name} must be {kind}")
+            values.append(value)
+        caller, self._frame = self._frame, _Frame(function.name)
+        try:
+            function.body(self, *values)
+        finally:
+            for address in self._frame.scratch:
+                self.memory.release(address)
+            self._frame = caller
+
+    # -- threads --------------------------------------------------------------------------------
+    def fetch_add(self, p: Ptr, by: IntLike) -> Int:
+        before = self.load_int(p)
+        self.store_int(p, before + by)
+        return before
+
+    def load_shared(self, p: Ptr) -> Int:
+        return self.load_int(p)
+
+    def pause(self) -> None:
+        pass
+
+
+def run(function: Function, memory: Memory, isa: Isa, *args: int) -> None:
+    """Run a function with plain integers as arguments: numbers and real addresses.
+
+    Raises:
+        LanguageError: the source broke a rule of the language.
+    """
+    k = InterpKernel(isa, memory)
+    pairs = zip(args, function.params, strict=True)
+    k.call(function, *(Ptr(k, x) if kind == "ptr" else x for x, (_, kind) in pairs))

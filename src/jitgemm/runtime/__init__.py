@@ -1,0 +1,1 @@
+"""Native entry points, the thread pool, workspaces, packed handles, and the driver."""

@@ -1,0 +1,185 @@
+"""From a plan to a running product: executables, and the one way a job is started."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from jitgemm.isa.tables import Isa
+from jitgemm.jit import compiler
+from jitgemm.kernels.job import COUNTERS, JOB
+from jitgemm.kernels.nest import nest, pack_b
+from jitgemm.kernels.spec import GemmSpec
+from jitgemm.lang.core import Function
+from jitgemm.plan.problem import Operand
+from jitgemm.plan.route import GemmPlan
+from jitgemm.runtime.engine import Engine, engine, record_array
+from jitgemm.runtime.memory import Workspace, address, thread_workspace
+
+__all__ = ["Executable", "Span", "scalar_slot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An operand in memory: its address, and the bytes before and after it that belong to it."""
+
+    address: int
+    low: int
+    high: int
+
+    @staticmethod
+    def of(where: int, shape: tuple[int, int], strides: tuple[int, int], size: int) -> Span:
+        """The span of a matrix with any strides."""
+        if 0 in shape:
+            return Span(where, 0, 0)
+        steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+        low = sum(min(0, s) for s in steps)
+        return Span(where, low, sum(max(0, s) for s in steps) + size)
+
+
+def scalar_slot(value: float, size: int) -> int:
+    """A float of ``size`` bytes as the contents of an 8-byte slot."""
+    if size == 4:
+        return int(struct.unpack("<q", struct.pack("<fi", np.float32(value), 0))[0])
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+def _template(plan: GemmPlan) -> np.ndarray:
+    """The job record of a plan, without addresses."""
+    job = record_array(JOB.slots)
+    problem, blocking, size = plan.problem, plan.blocking, plan.spec.element.bytes
+    none = Operand(0, 0)
+    b, c = problem.b or none, problem.c or none
+    a_row, a_col = problem.a.row, problem.a.col
+    if plan.pack_a:
+        a_row, a_col = size, blocking.tile_rows * size
+    values = {
+        "m": problem.m, "n": problem.n, "k": problem.k,
+        "a_row": a_row, "a_col": a_col,
+        "source_row": problem.a.row, "source_col": problem.a.col,
+        "b_row": b.row, "b_col": b.col,
+        "c_row": c.row, "c_col": c.col, "d_row": problem.d.row, "d_col": problem.d.col,
+        "panel_stride": plan.panel_stride, "slice_stride": plan.slice_stride,
+        "tile_rows": blocking.tile_rows, "group": blocking.group,
+        "rows_per_chunk": blocking.rows_per_chunk, "row_chunks": blocking.row_chunks,
+        "cols_per_chunk": blocking.cols_per_chunk, "col_chunks": blocking.col_chunks,
+        "depth_per_slice": blocking.depth_per_slice, "slices": blocking.slices,
+        "cols_per_block": blocking.cols_per_block, "blocks": blocking.blocks,
+        "pack_chunks": blocking.pack_chunks, "pack_cols": blocking.pack_cols,
+        "pack_a": int(plan.pack_a), "workspace_a_stride": plan.workspace_a_stride,
+        "direct": int(plan.direct),
+    }  # fmt: skip
+    for name, value in values.items():
+        job[JOB.slot(name)] = value
+    return job
+
+
+class Executable:
+    """A plan with its machine code and job template: callable with addresses."""
+
+    def __init__(self, plan: GemmPlan) -> None:
+        self.plan = plan
+        self.engine: Engine = engine()
+        self.template = _template(plan)
+        blocking = plan.blocking
+        single = blocking.row_chunks * blocking.col_chunks * blocking.slices * blocking.blocks == 1
+        self.serial = single and plan.threads == 1 and not blocking.pack_chunks and not plan.pack_a
+        self.address = 0
+        self.unit = compiler.gemm_unit(plan.spec)
+        if not plan.spec.isa.interpreted:
+            name = plan.spec.symbol + ("_serial" if self.serial else "")
+            self.address = compiler.get(self.unit).addresses[name]
+        if plan.threads > 1:
+            self.engine.pool.ensure(plan.threads)
+
+    def run(
+        self, spans: dict[str, Span], scalars: tuple[float, float], workspace: Workspace | None
+    ) -> None:
+        """Do the product.
+
+        Args:
+            spans: operands by job field (``a``, ``b`` or ``packed``, ``c``, ``d``, ``bias``), in the
+                plan's orientation.
+            scalars: alpha and beta.
+            workspace: scratch to use; ``None``: the thread's own.
+        """
+        plan = self.plan
+        job = self.template.copy()
+        counters = record_array(COUNTERS.slots)
+        for name, span in spans.items():
+            job[JOB.slot(name)] = span.address
+        size = plan.spec.element.bytes
+        job[JOB.slot("alpha")], job[JOB.slot("beta")] = (scalar_slot(x, size) for x in scalars)
+        job[JOB.slot("counters")] = address(counters.view(np.uint8))
+        if not plan.workspace_bytes:
+            self._start(job, spans, None)
+            return
+        with (workspace or thread_workspace()).lend(plan.workspace_bytes) as scratch:
+            self.place_workspace(job, scratch)
+            self._start(job, spans, Span(scratch, 0, plan.workspace_bytes))
+
+    def place_workspace(self, job: np.ndarray, scratch: int) -> None:
+        """Point a job at its scratch: packed B first, then packed A of each thread."""
+        if self.plan.workspace_b:
+            job[JOB.slot("packed")] = scratch
+        job[JOB.slot("workspace_a")] = scratch + self.plan.workspace_b
+
+    def _start(self, job: np.ndarray, spans: dict[str, Span], scratch: Span | None) -> None:
+        where = address(job.view(np.uint8))
+        plan = self.plan
+        if plan.spec.isa.interpreted:
+            counters = Span(int(job[JOB.slot("counters")]), 0, COUNTERS.size)
+            known = {**spans, "job": Span(where, 0, JOB.size), "counters": counters}
+            if scratch is not None:
+                known["workspace"] = scratch
+            writable = {"d", "job", "counters", "workspace"}
+            interpret(nest(plan.spec), plan.spec.isa, (where, 0), known, writable)
+            return
+        pool = self.engine.pool
+        if plan.threads > 1:
+            pool.ensure(plan.threads)
+        self.engine.run(int(pool.words[0]), self.address, where, plan.threads)
+
+
+def interpret(
+    function: Function,
+    isa: Isa,
+    args: tuple[int, ...],
+    spans: dict[str, Span],
+    writable: set[str],
+) -> None:
+    """Run generated code in the checking interpreter, which may touch ``spans`` only."""
+    # Imported here: only a pinned interpreter needs it.
+    from jitgemm.lang.interp import Memory, run
+
+    memory = Memory()
+    for name, span in spans.items():
+        length = span.high - span.low
+        if length > 0:
+            raw = (ctypes.c_uint8 * length).from_address(span.address + span.low)
+            array = np.ctypeslib.as_array(raw)
+            memory.add(name, array, writable=name in writable, initialised=name != "workspace")
+    run(function, memory, isa, *args)
+
+
+def run_pack(
+    spec: GemmSpec, job: np.ndarray, target: Span, source: Span, sizes: tuple[int, int]
+) -> None:
+    """Pack a whole operand ``(k, n) = sizes`` into ``target``."""
+    where = address(job.view(np.uint8))
+    k, n = sizes
+    args = (where, target.address, 0, n, 0, k)
+    function = pack_b(spec)
+    if spec.isa.interpreted:
+        known = {"job": Span(where, 0, JOB.size), "b": source, "packed": target}
+        interpret(function, spec.isa, args, known, {"packed"})
+        return
+    found = compiler.get(compiler.gemm_unit(spec)).addresses[function.name]
+    call: Callable[..., None] = ctypes.CFUNCTYPE(
+        None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 4
+    )(found)
+    call(*args)

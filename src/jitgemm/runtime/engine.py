@@ -1,0 +1,148 @@
+"""The process-wide engine: instruction set, caches, generated entries, pool.  Built at first use."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from jitgemm import tuning
+from jitgemm.isa.tables import PORTABLE, Isa
+from jitgemm.jit import compiler
+from jitgemm.jit.target import choose_isa, host
+from jitgemm.lang.core import Function, Int, Ptr
+from jitgemm.plan import machine as machines
+from jitgemm.plan.route import Context
+from jitgemm.runtime import entry_code, numpy_abi, pool_code
+from jitgemm.runtime.memory import address, aligned_buffer
+from jitgemm.runtime.pool import Pool
+from jitgemm.runtime.pool_code import POOL
+from jitgemm.runtime.system import NativeFunction, SystemKernel
+
+__all__ = ["Engine", "builtin", "engine", "record_array"]
+
+_FASTCALL = 0x0080  # METH_FASTCALL, methodobject.h
+
+
+class _MethodDef(ctypes.Structure):
+    """``PyMethodDef``."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("method", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    ]
+
+
+def _cpuid_function() -> Function:
+    def body(k: SystemKernel, leaf: Int, subleaf: Int, target: Ptr) -> None:
+        k.cpuid(leaf, subleaf, target)
+
+    params = (("leaf", "int"), ("subleaf", "int"), ("target", "ptr"))
+    return NativeFunction("jitgemm_cpuid", params, body)
+
+
+def _wake_function(arch: str) -> Function:
+    def body(k: SystemKernel, pool_at: Ptr) -> None:
+        pool = POOL.view(k, pool_at)
+        k.fetch_add(pool.at("sequence"), 1)
+        k.wake(arch, pool.at("sequence"), k.const(1 << 30))
+
+    return NativeFunction("jitgemm_wake", (("pool", "ptr"),), body)
+
+
+def system_unit() -> compiler.Unit:
+    """The runtime's own generated code."""
+    arch = host().arch
+
+    def exports() -> list[Function]:
+        functions = [
+            pool_code.run(arch),
+            pool_code.worker(arch),
+            _wake_function(arch),
+            entry_code.call_plan(arch),
+            entry_code.call_small(arch),
+        ]
+        return [*functions, _cpuid_function()] if arch == "x86_64" else functions
+
+    # Baseline code of this architecture: nothing here is worth a vector.
+    isa = replace(PORTABLE, name="system", arch=arch)
+    return compiler.Unit(f"jitgemm_system__{arch}", isa, exports, SystemKernel)
+
+
+def record_array(slots: int) -> np.ndarray:
+    """A zeroed, 64-byte aligned array of 8-byte slots."""
+    array = aligned_buffer(slots * 8).view(np.int64)
+    array[:] = 0
+    return array
+
+
+class Engine:
+    """What every call needs and no call changes."""
+
+    def __init__(self) -> None:
+        self.isa: Isa = choose_isa()
+        system = compiler.get(system_unit())
+        self._addresses = system.addresses
+        void, pointer, integer = None, ctypes.c_void_p, ctypes.c_int64
+        self.run: Callable[..., None] = ctypes.CFUNCTYPE(
+            void, pointer, pointer, pointer, integer
+        )(system.addresses["jitgemm_run"])
+        wake = ctypes.CFUNCTYPE(void, pointer)(system.addresses["jitgemm_wake"])
+        self.pool = Pool(system.addresses["jitgemm_worker"], wake)
+        self.machine = machines.detect(self._cpuid())
+        self.native = numpy_abi.verified() and not self.isa.interpreted
+        self._definitions = {
+            name: _MethodDef(b"matmul", system.addresses[name], _FASTCALL, None)
+            for name in ("jitgemm_call_plan", "jitgemm_call_small")
+        }
+
+    def _cpuid(self) -> machines.Cpuid | None:
+        found = self._addresses.get("jitgemm_cpuid")
+        if found is None:
+            return None
+        call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(found)
+        buffer = record_array(8)
+
+        def cpuid(leaf: int, subleaf: int) -> tuple[int, int, int, int]:
+            call(leaf, subleaf, address(buffer.view(np.uint8)))
+            eax, ebx, ecx, edx = (int(x) for x in buffer[:4])
+            return eax, ebx, ecx, edx
+
+        return cpuid
+
+    def context(self, threads: int) -> Context:
+        """What the planner needs."""
+        return Context(self.isa, self.machine, threads, knob)
+
+    def builtin(self, name: str, table: np.ndarray) -> Callable[..., Any]:
+        """A CPython builtin that runs a generated function with ``table`` as its owner."""
+        new = ctypes.pythonapi.PyCFunction_NewEx
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+        return new(ctypes.addressof(self._definitions[name]), table, None)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=None)
+def knob(name: str) -> int:
+    """A knob's value in this process."""
+    return tuning.environment(name)
+
+
+_lock = threading.Lock()
+_engine: Engine | None = None
+
+
+def engine() -> Engine:
+    """The engine, built once."""
+    global _engine
+    if _engine is None:
+        with _lock:
+            if _engine is None:
+                _engine = Engine()
+    return _engine

@@ -1,0 +1,114 @@
+"""Scratch and packed storage: aligned buffers and workspaces."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgemm.errors import message
+
+__all__ = ["Workspace", "aligned_buffer", "thread_workspace"]
+
+_ALIGN = 64
+_HUGE = 2 << 20
+# From this size on a buffer asks for huge pages: a prepacked operand is walked in several streams a
+# panel apart, and 4 KiB pages cost a TLB miss per stream and page.
+_HUGE_FROM = 1 << 20
+
+
+def _huge_buffer(nbytes: int) -> NDArray[np.uint8] | None:
+    """Anonymous memory aligned to 2 MiB with transparent huge pages asked for."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    try:
+        region = mmap.mmap(-1, nbytes + _HUGE)
+        region.madvise(mmap.MADV_HUGEPAGE)
+    except (OSError, ValueError):
+        return None
+    raw = np.frombuffer(region, np.uint8)
+    skip = -raw.__array_interface__["data"][0] % _HUGE
+    return raw[skip : skip + nbytes]
+
+
+def aligned_buffer(nbytes: int) -> NDArray[np.uint8]:
+    """``nbytes`` bytes of memory aligned to 64 bytes, on huge pages where that helps.
+
+    Raises:
+        MemoryError: there is not that much.
+    """
+    try:
+        if nbytes >= _HUGE_FROM:
+            huge = _huge_buffer(nbytes)
+            if huge is not None:
+                return huge
+        raw = np.empty(nbytes + _ALIGN, np.uint8)
+    except (MemoryError, ValueError, OverflowError) as e:
+        raise MemoryError(f"jitgemm: workspace: {nbytes} bytes could not be allocated") from e
+    skip = -raw.__array_interface__["data"][0] % _ALIGN
+    return raw[skip : skip + nbytes]
+
+
+class Workspace:
+    """Scratch memory for packing, owned by the caller and reused between calls.
+
+    It grows by powers of two and never shrinks.  Pass it to calls as ``workspace=``; from the second
+    call of a size on nothing is allocated.  A call that finds it in use (from another thread, or
+    nested) brings scratch of its own, so sharing one is safe.
+
+    Args:
+        nbytes: capacity to begin with, in bytes.
+    """
+
+    def __init__(self, nbytes: int = 0) -> None:
+        if not isinstance(nbytes, int) or isinstance(nbytes, bool):
+            raise TypeError(message("nbytes", "an int", type(nbytes).__name__))
+        if nbytes < 0:
+            raise ValueError(message("nbytes", "at least 0", nbytes))
+        self._buffer = aligned_buffer(nbytes)
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Capacity in bytes."""
+        return self._buffer.nbytes
+
+    def __repr__(self) -> str:
+        return f"Workspace(nbytes={self.nbytes})"
+
+    @contextmanager
+    def lend(self, nbytes: int) -> Iterator[int]:
+        """The address of at least ``nbytes`` bytes, for the duration of a call."""
+        if not self._lock.acquire(blocking=False):
+            spare = aligned_buffer(nbytes)
+            yield address(spare)
+            return
+        try:
+            if nbytes > self.nbytes:
+                self._buffer = aligned_buffer(1 << (nbytes - 1).bit_length())
+            yield address(self._buffer)
+        finally:
+            self._lock.release()
+
+    def __reduce__(self) -> tuple[type[Workspace], tuple[int]]:
+        return Workspace, (self.nbytes,)
+
+
+def address(buffer: NDArray[np.uint8]) -> int:
+    """The address of a buffer's first byte."""
+    return int(buffer.__array_interface__["data"][0])
+
+
+_local = threading.local()
+
+
+def thread_workspace() -> Workspace:
+    """This thread's own workspace, for calls that bring none."""
+    found: Workspace | None = getattr(_local, "workspace", None)
+    if found is None:
+        found = _local.workspace = Workspace()
+    return found

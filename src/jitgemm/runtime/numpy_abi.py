@@ -1,0 +1,80 @@
+"""NumPy arrays as C structures: field offsets, verified at first use, and the C API table.
+
+The public part of ``PyArrayObject`` has not changed since NumPy 1.7 (`numpy/ndarraytypes.h`,
+``tagPyArrayObject_fields``).  :func:`verified` compares what generated code would read with what
+Python says of a test array; if anything differs, native entries are not used at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from functools import cache
+
+import numpy as np
+
+__all__ = ["C_CONTIGUOUS", "OFFSETS", "WRITEABLE", "new_from_descr", "verified"]
+
+# 64-bit layout with the ordinary object header: reference count, type.
+OFFSETS = {"type": 8, "data": 16, "nd": 24, "dims": 32, "strides": 40, "descr": 56, "flags": 64}
+C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
+_NEW_FROM_DESCR, _ARRAY_TYPE = 94, 2
+
+
+def _api() -> int:
+    umath = sys.modules.get("numpy._core._multiarray_umath") or sys.modules.get(
+        "numpy.core._multiarray_umath"
+    )
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return int(pointer(umath._ARRAY_API, None) or 0)  # type: ignore[union-attr]
+
+
+def _entry(index: int) -> int:
+    return int(ctypes.c_void_p.from_address(_api() + 8 * index).value or 0)
+
+
+@cache
+def new_from_descr() -> int:
+    """Address of ``PyArray_NewFromDescr``."""
+    return _entry(_NEW_FROM_DESCR)
+
+
+def _agrees(array: np.ndarray) -> bool:
+    base = id(array)
+
+    def read(name: str) -> int:
+        return int(ctypes.c_int64.from_address(base + OFFSETS[name]).value)
+
+    def read32(name: str) -> int:
+        return int(ctypes.c_int32.from_address(base + OFFSETS[name]).value)
+
+    def vector(name: str) -> tuple[int, ...]:
+        return tuple((ctypes.c_int64 * array.ndim).from_address(read(name)))
+
+    flags = read32("flags")
+    return (
+        read("type") == id(type(array))
+        and read("data") == array.__array_interface__["data"][0]
+        and read32("nd") == array.ndim
+        and vector("dims") == array.shape
+        and vector("strides") == array.strides
+        and read("descr") == id(array.dtype)
+        and bool(flags & C_CONTIGUOUS) == array.flags.c_contiguous
+        and bool(flags & WRITEABLE) == array.flags.writeable
+    )
+
+
+@cache
+def verified() -> bool:
+    """Whether arrays look as generated code assumes."""
+    if struct.calcsize("P") != 8 or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+    try:
+        plain = np.arange(15, dtype=np.float32).reshape(3, 5)
+        frozen = np.arange(24, dtype=np.float64).reshape(4, 6)[::2, ::-1]
+        frozen.flags.writeable = False
+        return _entry(_ARRAY_TYPE) == id(np.ndarray) and all(map(_agrees, (plain, frozen)))
+    except (AttributeError, ValueError, OSError):
+        return False

@@ -1,0 +1,160 @@
+"""Extra words for the runtime's own generated code: returns, C calls, futexes, CPUID.
+
+Kernels never use them, so kernels stay executable by the interpreter.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from jitgemm.lang.core import Cond, Function, Int, IntLike, Ptr
+from jitgemm.lang.llvm import LlvmKernel
+
+__all__ = ["NativeFunction", "SystemKernel", "has_futex"]
+
+Returns = Literal["void", "int", "ptr"]
+_LLVM = {"void": "void", "int": "i64", "ptr": "ptr"}
+# System call numbers of futex(2), by the first part of the LLVM triple.
+_FUTEX = {"x86_64": 202, "aarch64": 98}
+_FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
+
+
+def has_futex(arch: str) -> bool:
+    """Whether threads can sleep on a word of memory here."""
+    return sys.platform == "linux" and arch in _FUTEX
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFunction(Function):
+    """A generated function with a result."""
+
+    returns: Returns = "void"
+
+
+class SystemKernel(LlvmKernel):
+    """The LLVM backend with the runtime's words."""
+
+    def header(self, params: str, *, external: bool) -> str:
+        linkage = "" if external else "internal "
+        returns = getattr(self.function, "returns", "void")
+        return f"define {linkage}{_LLVM[returns]} @{self.function.name}({params}) #0 {{"
+
+    def _finish(self) -> None:
+        returns = getattr(self.function, "returns", "void")
+        self._emit("ret void" if returns == "void" else "unreachable")
+
+    def ret(self, value: Int | Ptr) -> None:
+        """Return now; what follows in this block is unreachable."""
+        self._emit(f"ret {self._type_of(value)} {value.handle}")
+        self._start(self._label())
+
+    def leave_when(self, cond: Cond, value: Callable[[], Int | Ptr]) -> None:
+        """Return ``value()`` if ``cond`` holds."""
+        for _ in self.when(cond):
+            self.ret(value())
+
+    def null(self) -> Ptr:
+        """The null pointer."""
+        return Ptr(self, "null")
+
+    def is_null(self, p: Ptr) -> Cond:
+        """Whether ``p`` is null."""
+        return Cond(self, self._let(f"icmp eq ptr {p.handle}, null"))
+
+    def same(self, p: Ptr, q: Ptr) -> Cond:
+        """Whether two pointers are equal."""
+        return Cond(self, self._let(f"icmp eq ptr {p.handle}, {q.handle}"))
+
+    def address(self, p: Ptr) -> Int:
+        """A pointer as a number, for range checks."""
+        return Int(self, self._let(f"ptrtoint ptr {p.handle} to i64"))
+
+    def load_i32(self, p: Ptr) -> Int:
+        """A 32-bit integer, sign-extended."""
+        narrow = self._let(f"load i32, ptr {p.handle}, align 4")
+        return Int(self, self._let(f"sext i32 {narrow} to i64"))
+
+    def copy(self, target: Ptr, source: Ptr, size: int) -> None:
+        """Copy a fixed number of bytes (both 8-byte aligned)."""
+        self.module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+        self._emit(
+            f"call void @llvm.memcpy.p0.p0.i64(ptr align 8 {target.handle}, "
+            f"ptr align 8 {source.handle}, i64 {size}, i1 false)"
+        )
+
+    def exchange(self, p: Ptr, value: IntLike) -> Int:
+        """Write atomically; what was there before."""
+        v = self.const(value).handle
+        return Int(self, self._let(f"atomicrmw xchg ptr {p.handle}, i64 {v} seq_cst"))
+
+    def external(self, name: str, returns: Returns, *args: IntLike | Ptr) -> Int | Ptr:
+        """Call a C function of this process by name."""
+        values = [a if isinstance(a, Ptr) else self.const(a) for a in args]
+        types = ", ".join(self._type_of(v) for v in values)
+        self.module.declare(f"declare {_LLVM[returns]} @{name}({types})")
+        return self._finish_call(f"@{name}", returns, values)
+
+    def invoke(self, target: Ptr, returns: Returns, *args: IntLike | Ptr) -> Int | Ptr:
+        """Call through a pointer."""
+        values = [a if isinstance(a, Ptr) else self.const(a) for a in args]
+        return self._finish_call(target.handle, returns, values)
+
+    def result_of(self, function: NativeFunction, *args: IntLike | Ptr) -> Int | Ptr:
+        """Call another generated function and take its result."""
+        symbol = self.module.need(function)
+        values = [a if isinstance(a, Ptr) else self.const(a) for a in args]
+        return self._finish_call(f"@{symbol}", function.returns, values)
+
+    def _finish_call(self, target: str, returns: Returns, values: list[Int | Ptr]) -> Int | Ptr:
+        args = ", ".join(f"{self._type_of(v)} {v.handle}" for v in values)
+        text = f"call {_LLVM[returns]} {target}({args})"
+        if returns == "void":
+            self._emit(text)
+            return self.const(0)
+        handle = self._let(text)
+        return Ptr(self, handle) if returns == "ptr" else Int(self, handle)
+
+    def forever(self) -> Iterator[None]:
+        """A loop left only by a return."""
+        return self.repeat_while(lambda: Cond(self, "true"))
+
+    # -- sleeping -------------------------------------------------------------------------------
+    def _futex(self, arch: str, p: Ptr, operation: int, value: Int) -> None:
+        self.module.declare("declare i64 @syscall(i64, ...)")
+        narrow = self._let(f"trunc i64 {value.handle} to i32")
+        self._emit(
+            f"call i64 (i64, ...) @syscall(i64 {_FUTEX[arch]}, ptr {p.handle}, "
+            f"i32 {operation}, i32 {narrow}, ptr null, ptr null, i32 0)"
+        )
+
+    def sleep_while(self, arch: str, p: Ptr, value: Int) -> None:
+        """Sleep until woken, unless the low half of the word at ``p`` no longer is ``value``.
+
+        Where there is no futex, sleep a fraction of a millisecond instead.
+        """
+        if has_futex(arch):
+            self._futex(arch, p, _FUTEX_WAIT_PRIVATE, value)
+        else:
+            self.module.declare("declare i32 @usleep(i32)")
+            self._emit("call i32 @usleep(i32 300)")
+
+    def wake(self, arch: str, p: Ptr, count: Int) -> None:
+        """Wake sleepers on ``p``."""
+        if has_futex(arch):
+            self._futex(arch, p, _FUTEX_WAKE_PRIVATE, count)
+
+    def cpuid(self, leaf: Int, subleaf: Int, target: Ptr) -> None:
+        """Store eax, ebx, ecx, edx of CPUID as four 64-bit integers."""
+        a, c = (self._let(f"trunc i64 {x.handle} to i32") for x in (leaf, subleaf))
+        four = "{ i32, i32, i32, i32 }"
+        result = self._let(
+            f'call {four} asm sideeffect "cpuid", "={{ax}},={{bx}},={{cx}},={{dx}},{{ax}},{{cx}}"'
+            f"(i32 {a}, i32 {c})"
+        )
+        for i in range(4):
+            part = self._let(f"extractvalue {four} {result}, {i}")
+            wide = self._let(f"zext i32 {part} to i64")
+            self.store_int(target + 8 * i, Int(self, wide))
