@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jitgemm.api.config import resolve_threads
+from jitgemm.api.dispatch import entries, key_of, remember
 from jitgemm.api.operands import Array, check_output, element_of, matrix, native
 from jitgemm.api.product import Options, Product
 from jitgemm.errors import message
@@ -68,8 +69,35 @@ def gemm(
             ``c``.
         MemoryError: scratch beyond the address space.
     """
-    options = Options(alpha, beta, c, bias, activation, workspace)
-    return Product(a, b, out, options).run(resolve_threads(threads))
+    options = (alpha, beta, bias is None, activation, resolve_threads(threads))
+    if workspace is not None:
+        given = Options(alpha, beta, c, bias, activation, workspace)
+        return Product(a, b, out, given).run(options[-1])
+    return _gemm(a, b, out, (bias, c), options)
+
+
+def _gemm(
+    a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, Any, bool, Any, int]
+) -> Array:
+    """A product through the entry an earlier call like it has left, or in full."""
+    target, (bias, c) = out, others
+    try:
+        if out is None:
+            target = np.empty((a.shape[0], b.shape[1]), a.dtype)
+        key = key_of(a, b, target, c, options)
+        entry = entries.get(key)
+    except (AttributeError, IndexError, TypeError):
+        key, entry = (), None
+    if entry is not None:
+        right = b.storage if type(b) is PackedRhs else b
+        result = entry(a, right, target, bias, c)
+        if result is not NotImplemented:
+            return result  # type: ignore[no-any-return]
+    alpha, beta, _, activation, count = options
+    product = Product(a, b, out, Options(alpha, beta, c, bias, activation))
+    if key and entry is None:
+        remember(key, product, count)
+    return product.run(count)
 
 
 def prepack_rhs(b: object) -> PackedRhs:
@@ -104,19 +132,6 @@ def prepack_rhs(b: object) -> PackedRhs:
         run_pack(spec, job, Span(where, 0, layout.nbytes),
                  Span.of(at, (k, n), strides, element.bytes), (k, n))  # fmt: skip
     return handle
-
-
-def load_packed(version: int, isa: str, element: str, nr: int, plain: Array) -> PackedRhs:
-    """Rebuild a pickled handle, packed anew for this machine.
-
-    Raises:
-        ValueError: written by a version with another format.
-    """
-    from jitgemm.runtime.packed import FORMAT
-
-    if version != FORMAT:
-        raise ValueError(message("pickle", f"packed format {FORMAT}", version))
-    return prepack_rhs(plain)
 
 
 def covers(x1: Array, x2: Array) -> bool:
@@ -157,8 +172,8 @@ def _matmul_slow(x1: object, x2: object, out: object = None, threads: object = N
         return np.matmul(x1, x2, out=out)  # type: ignore[call-overload]
     count = resolve_threads(threads)
     if left.ndim == 2 and right.ndim == 2:
-        shape = batched_shape(left, right)
-        return Product(left, right, out, Options()).run(count)
+        batched_shape(left, right)
+        return _gemm(left, right, out, (None, None), (1, 0, True, None, count))
     shape = batched_shape(left, right)
     dtype = left.dtype.newbyteorder("=")
     if out is not None:

@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 
 from jitgemm.api.config import resolve_threads
+from jitgemm.api.dispatch import bind, planned
 from jitgemm.api.functions import batched_shape, covers, matmul
 from jitgemm.api.operands import Array
 from jitgemm.api.product import Options, Product
 from jitgemm.errors import message
 from jitgemm.jit import compiler
-from jitgemm.kernels.job import JOB
 from jitgemm.plan.explain import explain
-from jitgemm.plan.route import make_plan
-from jitgemm.runtime.driver import Executable, Span, scalar_slot
-from jitgemm.runtime.engine import engine, knob, record_array
-from jitgemm.runtime.entry_code import PLAN
-from jitgemm.runtime.memory import Workspace, address
+from jitgemm.runtime.driver import Executable
+from jitgemm.runtime.engine import engine
+from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import PackedRhs
 
 __all__ = ["Plan", "plan"]
@@ -120,14 +118,13 @@ def plan(
     product = Product(a, b, out, options)
     # Foreign byte order and the like never reach generated code: plan for what will be run.
     target, copied = product.target()
-    problem = product.problem(target)
-    executable = Executable(make_plan(problem, engine().context(count)))
+    executable = planned(product, target, count)
     bound = _Bound(product, options, count)
     stays = not copied and product.a is np.asarray(a) and product.m and product.n
     if not (engine().native and stays) or workspace is not None:
         made = Plan(bound)
     else:
-        made = Plan(_native(product, target, executable, bound))
+        made = Plan(bind(product, target, executable, bound, bound=True))
     made.executable, made.note = executable, ""
     return made
 
@@ -140,52 +137,3 @@ def _without_kernel(function: Any, note: str) -> Plan:
     made = Plan(function)
     made.executable, made.note = None, note
     return made
-
-
-class _Table(np.ndarray):
-    """A plan's table, with the objects its addresses belong to."""
-
-    keep: tuple[Any, ...]
-
-
-def _native(product: Product, target: Array, executable: Executable, bound: _Bound) -> Any:
-    """The generated entry for this plan."""
-    e, size, gp = engine(), product.element.bytes, executable.plan
-    table = record_array(PLAN.slots).view(_Table)
-
-    def put(name: str, value: int) -> None:
-        table[PLAN.slot(name)] = value
-
-    put("array_type", id(np.ndarray))
-    put("descr", id(product.a.dtype))
-    put("slow", id(bound))
-    put("none", id(None))
-    matrices = {"a": product.a, "d": target}
-    if isinstance(product.b, np.ndarray):
-        matrices["b"] = product.b
-    for name, x in matrices.items():
-        span = Span.of(0, (x.shape[0], x.shape[1]), (x.strides[0], x.strides[1]), size)
-        values = (*x.shape, *x.strides, span.low, span.high)
-        for part, value in zip(("rows", "cols", "row", "col", "low", "high"), values, strict=True):
-            put(f"{name}_{part}", value)
-    put("packed_handle", id(product.b) if isinstance(product.b, PackedRhs) else 0)
-    put("swapped", int(gp.swapped))
-    put("nest", executable.address)
-    put("threads", gp.threads)
-    put("pool_cell", e.pool.cell)
-    put("release", int(gp.threads > 1 or gp.problem.operations >= knob("gil_flops")))
-    put("uses_workspace", int(gp.workspace_bytes > 0))
-    job = executable.template.copy()
-    for name, span in product.spans(target, executable).items():
-        if name in ("packed", "c", "bias"):
-            job[JOB.slot(name)] = span.address
-    scalars = (product.alpha, product.beta)
-    job[JOB.slot("alpha")], job[JOB.slot("beta")] = (scalar_slot(x, size) for x in scalars)
-    scratch = Workspace(gp.workspace_bytes)
-    if gp.workspace_bytes:
-        executable.place_workspace(job, address(scratch._buffer))
-    start = PLAN.slot("job_0")
-    table[start : start + JOB.slots] = job
-    # The builtin owns the table, and the table everything it points to.
-    table.keep = (bound, executable, scratch, product.bias, product.c, product.b)
-    return e.builtin("jitgemm_call_plan", table)

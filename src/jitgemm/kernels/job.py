@@ -62,7 +62,10 @@ JOB = Record(
     "blocks",
     "pack_chunks",  # tickets per (block, slice) that pack B; 0: B needs no packing
     "pack_cols",  # columns per such ticket, a multiple of nr
-    "pack_a",  # 1: rows of A are packed for each chunk
+    "pack_a",  # 0: A is read in place; 1: packed as micropanels; 2: its rows are copied together
+    "pack_a_width",  # elements per depth step (1) or per row (2) of the copy
+    "rows_ahead",  # from a chunk's rows to those this thread will probably draw next; 0: none
+    "a_tile",  # from one microtile's rows of A to the next, as the microkernel walks A
     "workspace_a_stride",
     "direct",  # 1: d (and c) have unit column stride, and sums may rest in d between slices
 )
@@ -78,5 +81,6 @@ TILE = Record(
     "bias",
     "cols",  # columns of this tile that exist
     "first",  # 1: no earlier depth block
+    "ahead",  # part of the micropanel that comes next, to be fetched early
     "last",  # 1: no later depth block: finish the elements
 )

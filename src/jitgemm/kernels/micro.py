@@ -20,6 +20,8 @@ from jitgemm.lang.record import View
 __all__ = ["microkernel"]
 
 _ROWS_PER_POINTER = 3
+_LINE = 64
+_LONG = 64
 
 Sums = dict[tuple[int, int], Var[Vec]]
 
@@ -94,7 +96,12 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
     name = f"{spec.symbol}_micro_{rows}x{panels * spec.nr}"
     columns = range(panels * spec.tile.nr_regs)
 
-    def multiply(k: Kernel, job: View, where: tuple[Ptr, Ptr, Int], cols: Int | None) -> Sums:
+    # A panel met by many rows is worth fetching early; with few rows the sum itself is the stream.
+    fetches = spec.b is BSource.PACKED and panels == 1
+
+    def multiply(
+        k: Kernel, job: View, where: tuple[Ptr, Ptr, Int], cols: Int | None, ahead: Ptr
+    ) -> Sums:
         a, b, depth = where
         b_depth = k.const(spec.panel_row) if spec.b is BSource.PACKED else job.int("b_row")
         rows_of_a = _RowsOfA(k, spec, a, (job.int("a_row"), job.int("a_col")), rows)
@@ -103,9 +110,13 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
             panels_of_b.only(cols, columns)
         zero = k.zero(spec.element, spec.lanes)
         sums = {(i, j): k.var(zero) for i in range(rows) for j in columns}
+        coming = k.var(ahead)
         for _ in k.range(0, depth):
             rows_of_a.step()
             panels_of_b.step()
+            if fetches:
+                k.prefetch(coming.value, near=False)
+                coming.value = coming.value + _LINE
             # Hold the shorter side in registers and stream the longer one past it.
             if rows < len(columns):
                 splats = [rows_of_a.splat(i) for i in range(rows)]
@@ -126,16 +137,24 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, depth: Int) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
         cols = tile.int("cols")
+        ahead = tile.pointer("ahead")
+        for _ in k.when(depth >= _LONG):
+            target, stride = tile.pointer("target"), tile.int("target_row")
+            for i in range(rows):
+                for line in range(0, panels * spec.panel_row, _LINE):
+                    k.prefetch(target + line, write=True)
+                if i + 1 < rows:
+                    target = target + stride
         width = len(columns) * spec.lanes
         if spec.b is BSource.PACKED:
             # Panels are padded with zeros: the product needs no masks, only the store does.
-            sums = multiply(k, job, (a, b, depth), None)
+            sums = multiply(k, job, (a, b, depth), None, ahead)
             for full in k.branches(cols.equals(width)):
                 finish(k, spec, (job, tile), sums, None if full else cols)
         else:
             for full in k.branches(cols.equals(width)):
                 masked = None if full else cols
-                finish(k, spec, (job, tile), multiply(k, job, (a, b, depth), masked), masked)
+                finish(k, spec, (job, tile), multiply(k, job, (a, b, depth), masked, ahead), masked)
 
     params = (("job", "ptr"), ("tile", "ptr"), ("a", "ptr"), ("b", "ptr"), ("depth", "int"))
     return Function(name, params, body)  # type: ignore[arg-type]

@@ -68,7 +68,10 @@ def _copy_row(
                 mask = None if full else k.mask(live - j, element, lanes)
                 k.store(dst + j * size, k.load(src + j * size, element, lanes, mask))
         return
-    for j in k.range(0, width, lanes):
+    whole = live // lanes * lanes
+    for j in k.range(0, whole, lanes):
+        k.store(dst + j * size, k.load(src + j * size, element, lanes))
+    for j in k.range(whole, width, lanes):
         wanted = k.mask(width - j, element, lanes)
         v = k.load(src + j * size, element, lanes, k.mask(live - j, element, lanes))
         k.store(dst + j * size, v, wanted)

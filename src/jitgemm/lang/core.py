@@ -248,8 +248,11 @@ class Kernel(ABC):
         """Write consecutive elements; memory outside the mask is not touched."""
 
     @abstractmethod
-    def prefetch(self, p: Ptr) -> None:
-        """Hint that ``p`` will be read; any address is allowed."""
+    def prefetch(self, p: Ptr, *, write: bool = False, near: bool = True) -> None:
+        """Hint that ``p`` will be read or written; any address is allowed.
+
+        ``near``: into the first-level cache; else into the second.
+        """
 
     @abstractmethod
     def scratch(self, size: int) -> Ptr:

@@ -32,7 +32,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtyp
 _WORD = 8
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 _LINE = 64
-_GARBAGE = 0xA5  # what uninitialised memory holds, should anyone look past the checks
 
 _INT_OPS: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
@@ -120,7 +119,7 @@ class Memory:
 
     def scratch(self, size: int, name: str = "scratch") -> int:
         """Register ``size`` fresh, uninitialised bytes; their address, a multiple of 64."""
-        owner = np.full(size + _LINE, _GARBAGE, np.uint8)
+        owner = np.full(size + _LINE, 0xA5, np.uint8)  # never zeros by luck
         start = -(-int(owner.__array_interface__["data"][0]) // _LINE) * _LINE
         region = _Region(name, start, size, owner, writable=True)
         region.initialised = np.zeros(size, np.bool_)
@@ -164,9 +163,11 @@ class Memory:
                 why = why or f"{refusal} region {region}"
             elif region.start < end and address < region.end:
                 why = why or f"across the bounds of region {region}"
+        if not why:
+            near = sorted(self._regions, key=lambda r: max(r.start - address, address - r.end))
+            why = f"in no region, nearest {near[0] if near else 'none'}"
         raise LanguageError(
-            f"{'store' if write else 'load'} of {size} bytes at {address:#x}: "
-            f"{why or 'in no region'}"
+            f"{'store' if write else 'load'} of {size} bytes at {address:#x}: {why}"
         )
 
 
@@ -208,12 +209,12 @@ class InterpKernel(Kernel):
 
     def _int(self, value: int) -> Int:
         if not _INT_MIN <= value <= _INT_MAX:
-            raise LanguageError(f"{self._frame.name}: {value} overflows a 64-bit integer")
+            raise LanguageError(f"{value} overflows a 64-bit integer")
         return Int(self, value)
 
     def int_op(self, op: str, a: Int, b: Int) -> Int:
         if op in ("udiv", "urem") and (a.handle < 0 or b.handle <= 0):
-            raise LanguageError(f"{self._frame.name}: {op} of {a.handle} by {b.handle}")
+            raise LanguageError(f"{op} of {a.handle} by {b.handle}")
         return self._int(_INT_OPS[op](a.handle, b.handle))
 
     def compare(self, predicate: str, a: Int, b: Int) -> Cond:
@@ -238,7 +239,7 @@ class InterpKernel(Kernel):
     def _word(self, p: Ptr) -> int:
         # Generated code promises LLVM this alignment.
         if p.handle % _WORD:
-            raise LanguageError(f"{self._frame.name}: {p.handle:#x} is no multiple of {_WORD}")
+            raise LanguageError(f"{p.handle:#x} is no multiple of {_WORD}")
         return int(p.handle)
 
     def load_int(self, p: Ptr) -> Int:
@@ -257,7 +258,7 @@ class InterpKernel(Kernel):
 
     def _live(self, lanes: int, mask: Mask | None) -> int:
         if mask is not None and mask.lanes != lanes:
-            raise LanguageError(f"{self._frame.name}: mask of {mask.lanes} lanes on {lanes}")
+            raise LanguageError(f"mask of {mask.lanes} lanes on {lanes}")
         return lanes if mask is None else int(mask.handle)
 
     def load(self, p: Ptr, element: ElementType, lanes: int = 1, mask: Mask | None = None) -> Vec:
@@ -287,7 +288,7 @@ class InterpKernel(Kernel):
 
     def splat(self, scalar: Vec, lanes: int) -> Vec:
         if scalar.lanes != 1:
-            raise LanguageError(f"{self._frame.name}: splat of {scalar.lanes} lanes")
+            raise LanguageError(f"splat of {scalar.lanes} lanes")
         return Vec(self, np.repeat(scalar.handle, lanes), scalar.element, lanes)
 
     def op(self, name: str, *args: Vec) -> Vec:
@@ -302,23 +303,19 @@ class InterpKernel(Kernel):
             raise LanguageError(f"{name}: its meaning changes {shape.element}x{shape.lanes}")
         return Vec(self, result, shape.element, shape.lanes)
 
-    def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:
+    def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:  # noqa: ARG002
         return Mask(self, max(0, min(self.const(count).handle, lanes)), lanes)
 
     def var(self, initial: T) -> Var[T]:
-        registers = 0
-        if isinstance(initial, Vec):
-            registers = -(-initial.lanes * initial.element.bits // self.isa.vector_bits)
-        cell = _Cell(initial, registers)
-        if registers:
+        bits = initial.lanes * initial.element.bits if isinstance(initial, Vec) else 0
+        cell = _Cell(initial, registers=-(-bits // self.isa.vector_bits))
+        if bits:
             # Generated code would spill in silence.  Only live ones count: a loop makes new ones.
             self._frame.cells.add(cell)
             used = sum(c.registers for c in self._frame.cells)
             if used > self.isa.vector_registers:
-                raise LanguageError(
-                    f"{self._frame.name}: out-of-budget tile: {used} vector variables, "
-                    f"{self.isa.name} has {self.isa.vector_registers} registers"
-                )
+                most = f"{self.isa.name} has {self.isa.vector_registers} registers"
+                raise LanguageError(f"out-of-budget tile: {used} vector variables, {most}")
         shape = _shape(initial)
 
         def read() -> T:
@@ -337,7 +334,7 @@ class InterpKernel(Kernel):
         first, last, by = (self.const(x).handle for x in (start, stop, step))
         # Generated loops count without unsigned wrap: a counter may not pass from -1 to 0.
         if by <= 0 or (first < 0 and first < last):
-            raise LanguageError(f"{self._frame.name}: loop from {first} to {last} by {by}")
+            raise LanguageError(f"loop from {first} to {last} by {by}")
         for i in range(first, last, by):
             yield Int(self, i)
 
@@ -347,7 +344,7 @@ class InterpKernel(Kernel):
     def cases(self, value: Int, labels: Iterator[int] | list[int]) -> Iterator[int]:
         numbers = list(labels)
         if numbers.count(value.handle) != 1:
-            raise LanguageError(f"{self._frame.name}: {value.handle} is no case of {numbers}")
+            raise LanguageError(f"{value.handle} is no case of {numbers}")
         yield int(value.handle)
 
     def repeat_while(self, cond: Callable[[], Cond]) -> Iterator[None]:
@@ -355,7 +352,7 @@ class InterpKernel(Kernel):
         while cond().handle:
             rounds += 1
             if rounds > self.max_rounds:
-                raise LanguageError(f"{self._frame.name}: a loop did not end")
+                raise LanguageError("a loop did not end")
             yield
 
     def call(self, function: Function, *args: IntLike | Ptr) -> None:
@@ -370,6 +367,9 @@ class InterpKernel(Kernel):
         caller, self._frame = self._frame, _Frame(function.name)
         try:
             function.body(self, *values)
+        except LanguageError as error:
+            error.add_note(f"in {function.name}")
+            raise
         finally:
             for address in self._frame.scratch:
                 self.memory.release(address)

@@ -224,9 +224,10 @@ class LlvmKernel(Kernel):
             f"call void @{name}({v} {value.handle}, ptr {p.handle}, i32 1, {m} {mask.handle})"
         )
 
-    def prefetch(self, p: Ptr) -> None:
+    def prefetch(self, p: Ptr, *, write: bool = False, near: bool = True) -> None:
         self.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self._emit(f"call void @llvm.prefetch.p0(ptr {p.handle}, i32 0, i32 3, i32 1)")
+        how = f"i32 {int(write)}, i32 {3 if near else 2}, i32 1"
+        self._emit(f"call void @llvm.prefetch.p0(ptr {p.handle}, {how})")
 
     def scratch(self, size: int) -> Ptr:
         name = self._name()

@@ -10,7 +10,8 @@ of B.
   ``kc * nr`` of B.  Per depth step that is ``nr * e`` bytes, two cache lines, in ``mr`` cycles, which
   the L2 cache of every supported core delivers several times over.  So B micropanels live in L2.
 * ``mc``: the rows of A that all micropanels sweep must stay in L2 beside two micropanels (the one in
-  use, the one arriving): ``mc * kc * e <= L2 / 2``.
+  use, the one arriving) and the tiles of D passing through: ``mc * kc * e <= L2 / 4``.  A half was
+  1-2 % slower at 2048 (f32, Zen 5, 1 MiB of L2, 2026-11-30), an eighth no better than a quarter.
 * ``nc``: a packed slice ``kc * nc * e`` is read by every chunk of rows; it must stay in the shared
   cache: at most half of L3, at least one micropanel.
 * Threads: chunks are drawn on demand.  Four per thread bound the idle tail to about an eighth of a
@@ -77,7 +78,7 @@ def derive(
     few_rows = m <= 4 * spec.tile.mr
     kc = max(1, k if whole_depth or not per_call and few_rows else min(k, block))
 
-    mc = max(1, machine.l2.size // 2 // (kc * size) // tile_rows) * tile_rows
+    mc = max(1, machine.l2.size // 4 // (kc * size) // tile_rows) * tile_rows
     nc = n
     if per_call:
         budget = max(1, machine.l3.size // 2 // (kc * size) // spec.nr) * spec.nr

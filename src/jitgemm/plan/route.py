@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from jitgemm.isa.tables import Isa
 from jitgemm.kernels.registry import tile_for
@@ -12,10 +14,9 @@ from jitgemm.plan.blocking import Blocking, derive
 from jitgemm.plan.machine import Machine
 from jitgemm.plan.problem import Problem
 
-__all__ = ["Context", "GemmPlan", "make_plan", "threads_for"]
+__all__ = ["Context", "GemmPlan", "PackA", "make_plan", "threads_for"]
 
 _ALIGN = 64
-_PAGE = 4096
 _MAX_BYTES = 1 << 62
 
 
@@ -42,7 +43,13 @@ class GemmPlan:
     """The kernel computes ``D^T = B^T A^T``."""
     direct: bool
     """Sums may rest in D, which has unit column stride."""
-    pack_a: bool
+    pack_a: PackA
+    pack_a_width: int
+    a_row: int
+    a_col: int
+    rows_ahead: int
+    a_tile: int
+    """Strides by which the microkernel walks A, and from one microtile to the next."""
     panel_stride: int
     slice_stride: int
     workspace_a_stride: int
@@ -91,21 +98,31 @@ def _b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
     return BSource.PACKED, f"B: packed per call, reused by {problem.m} rows"
 
 
-def _packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[bool, str]:
+class PackA(Enum):
+    """How rows of A reach the microkernel; the numbers are those of the job record."""
+
+    INPLACE = 0
+    PANELS = 1
+    ROWS = 2
+
+
+def _packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, str]:
     reuse = -(-problem.n // spec.nr)
     stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")
-    size = problem.element.bytes
-    if problem.m < spec.tile.mr or reuse < enough or problem.k < 8:
-        return False, f"A: read in place ({reuse} micropanels reuse it)"
-    if abs(problem.a.col) >= stride:
-        return True, f"A: packed per chunk, its depth step of {problem.a.col} bytes wastes TLB entries"
-    depth = min(problem.k, spec.element.depth_block)
-    l1 = context.machine.l1
-    way = l1.size // l1.ways
-    # Rows a multiple of the way size apart share one set: the rows of a tile evict each other.
-    if problem.a.col == size and problem.a.row % way == 0 and depth * size > l1.line:
-        return True, f"A: packed per chunk, its row stride of {problem.a.row} bytes collides in L1"
-    return False, "A: read in place by broadcast"
+    row, col = abs(problem.a.row), abs(problem.a.col)
+    if problem.m < spec.tile.mr or reuse < enough or problem.k < spec.lanes:
+        return PackA.INPLACE, f"A: read in place ({reuse} micropanels reuse it)"
+    if col >= stride:
+        return PackA.PANELS, f"A: packed per chunk, a depth step of {col} bytes wastes TLB entries"
+    if problem.a.col == spec.element.bytes and row:
+        l1 = context.machine.l1
+        way = max(l1.line, l1.size // l1.ways)
+        # Rows whose distance divides the way size share sets; the rows of a tile, met at every
+        # depth step, must not need more than half the ways of a set beside B and C.
+        sharing = -(-spec.tile.mr // max(1, way // math.gcd(row, way)))
+        if sharing > l1.ways // 2:
+            return PackA.ROWS, f"A: rows copied per chunk, their distance of {row} collides in L1"
+    return PackA.INPLACE, "A: read in place by broadcast"
 
 
 def make_plan(problem: Problem, context: Context) -> GemmPlan:
@@ -141,7 +158,18 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     span = 1 if source is BSource.INPLACE else kc if per_call else max(oriented.k, 1)
     panel = spec.panel_row * span
     packed_b = panel * -(-blocking.cols_per_block // spec.nr) if per_call else 0
-    packed_a = _aligned(blocking.rows_per_chunk * kc * size) if pack_a else 0
+    a_row, a_col, width, packed_a = oriented.a.row, oriented.a.col, 0, 0
+    if pack_a is PackA.PANELS:
+        width, a_row = blocking.tile_rows, size
+        a_col = width * size
+        packed_a = _aligned(blocking.rows_per_chunk * kc * size)
+    elif pack_a is PackA.ROWS:
+        # An odd number of lines from row to row spreads the rows over all sets.
+        a_row = (-(-kc * size // _ALIGN) | 1) * _ALIGN
+        width = a_row // size
+        packed_a = blocking.rows_per_chunk * a_row
+    in_panels = pack_a is PackA.PANELS
+    a_tile = blocking.tile_rows * (kc * size if in_panels else a_row)
     if packed_b + threads * packed_a > _MAX_BYTES:
         raise MemoryError(
             f"jitgemm: workspace: m={problem.m}, n={problem.n}, k={problem.k} would need "
@@ -155,6 +183,12 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         swapped=swapped,
         direct=direct,
         pack_a=pack_a,
+        pack_a_width=width,
+        a_row=a_row,
+        a_col=a_col,
+        # With one chunk per range of rows, a thread's next ticket is about `threads` further on.
+        rows_ahead=blocking.rows_per_chunk * threads if blocking.col_chunks == 1 else 0,
+        a_tile=a_tile,
         panel_stride=panel,
         slice_stride=0 if per_call else spec.panel_row,
         workspace_a_stride=packed_a,

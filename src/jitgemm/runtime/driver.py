@@ -16,7 +16,7 @@ from jitgemm.kernels.nest import nest, pack_b
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function
 from jitgemm.plan.problem import Operand
-from jitgemm.plan.route import GemmPlan
+from jitgemm.plan.route import GemmPlan, PackA
 from jitgemm.runtime.engine import Engine, engine, record_array
 from jitgemm.runtime.memory import Workspace, address, thread_workspace
 
@@ -51,15 +51,13 @@ def scalar_slot(value: float, size: int) -> int:
 def _template(plan: GemmPlan) -> np.ndarray:
     """The job record of a plan, without addresses."""
     job = record_array(JOB.slots)
-    problem, blocking, size = plan.problem, plan.blocking, plan.spec.element.bytes
+    problem, blocking = plan.problem, plan.blocking
     none = Operand(0, 0)
     b, c = problem.b or none, problem.c or none
-    a_row, a_col = problem.a.row, problem.a.col
-    if plan.pack_a:
-        a_row, a_col = size, blocking.tile_rows * size
     values = {
         "m": problem.m, "n": problem.n, "k": problem.k,
-        "a_row": a_row, "a_col": a_col,
+        "a_row": plan.a_row, "a_col": plan.a_col, "a_tile": plan.a_tile,
+        "rows_ahead": plan.rows_ahead,
         "source_row": problem.a.row, "source_col": problem.a.col,
         "b_row": b.row, "b_col": b.col,
         "c_row": c.row, "c_col": c.col, "d_row": problem.d.row, "d_col": problem.d.col,
@@ -70,7 +68,8 @@ def _template(plan: GemmPlan) -> np.ndarray:
         "depth_per_slice": blocking.depth_per_slice, "slices": blocking.slices,
         "cols_per_block": blocking.cols_per_block, "blocks": blocking.blocks,
         "pack_chunks": blocking.pack_chunks, "pack_cols": blocking.pack_cols,
-        "pack_a": int(plan.pack_a), "workspace_a_stride": plan.workspace_a_stride,
+        "pack_a": plan.pack_a.value, "pack_a_width": plan.pack_a_width,
+        "workspace_a_stride": plan.workspace_a_stride,
         "direct": int(plan.direct),
     }  # fmt: skip
     for name, value in values.items():
@@ -87,7 +86,8 @@ class Executable:
         self.template = _template(plan)
         blocking = plan.blocking
         single = blocking.row_chunks * blocking.col_chunks * blocking.slices * blocking.blocks == 1
-        self.serial = single and plan.threads == 1 and not blocking.pack_chunks and not plan.pack_a
+        self.serial = single and plan.threads == 1 and not blocking.pack_chunks
+        self.serial = self.serial and plan.pack_a is PackA.INPLACE
         self.address = 0
         self.unit = compiler.gemm_unit(plan.spec)
         if not plan.spec.isa.interpreted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from jitgemm.lang.core import Function, Int, Ptr
 from jitgemm.plan import machine as machines
 from jitgemm.plan.route import Context
 from jitgemm.runtime import entry_code, numpy_abi, pool_code
+from jitgemm.runtime.entry_code import SCRATCH
 from jitgemm.runtime.memory import address, aligned_buffer
 from jitgemm.runtime.pool import Pool
 from jitgemm.runtime.pool_code import POOL
@@ -96,6 +98,7 @@ class Engine:
         )(system.addresses["jitgemm_run"])
         wake = ctypes.CFUNCTYPE(void, pointer)(system.addresses["jitgemm_wake"])
         self.pool = Pool(system.addresses["jitgemm_worker"], wake)
+        self.scratch = SharedScratch()
         self.machine = machines.detect(self._cpuid())
         self.native = numpy_abi.verified() and not self.isa.interpreted
         self._definitions = {
@@ -132,6 +135,34 @@ class Engine:
 def knob(name: str) -> int:
     """A knob's value in this process."""
     return tuning.environment(name)
+
+
+class SharedScratch:
+    """Scratch for calls that stay inside generated code; its record is all they see of it."""
+
+    def __init__(self) -> None:
+        self.record = record_array(SCRATCH.slots)
+        self._buffer = aligned_buffer(0)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    @property
+    def where(self) -> int:
+        """Address of the record."""
+        return address(self.record.view(np.uint8))
+
+    def reserve(self, nbytes: int) -> None:
+        """Grow by powers of two, unless a call is using it right now."""
+        # Entries mark it busy while they hold the interpreter lock, as this code does.
+        if nbytes <= self._buffer.nbytes or self.record[SCRATCH.slot("busy")]:
+            return
+        self._buffer = aligned_buffer(1 << (nbytes - 1).bit_length())
+        self.record[SCRATCH.slot("address")] = address(self._buffer)
+        self.record[SCRATCH.slot("size")] = self._buffer.nbytes
+
+    def _forked(self) -> None:
+        # A call of another thread may have been inside; it does not exist in the child.
+        self.record[SCRATCH.slot("busy")] = 0
 
 
 _lock = threading.Lock()

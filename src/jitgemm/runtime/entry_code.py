@@ -9,6 +9,8 @@ that decision, so leaving is free.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.lang.core import Cond, Function, Int, Ptr
 from jitgemm.lang.record import Record, View
@@ -16,10 +18,14 @@ from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.pool_code import run
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
-__all__ = ["MATRICES", "PLAN", "SMALL", "call_plan", "call_small"]
+__all__ = ["B_BUFFER", "B_HANDLE", "B_MATRIX", "PLAN", "SCRATCH", "SMALL", "call_plan", "call_small"]
 
 _AT = numpy_abi.OFFSETS
-MATRICES = ("a", "b", "d")
+Leave = Callable[[Cond], None]
+_MATRICES = ("a", "b", "c", "d")
+
+# What the second argument of a plan must be.
+B_MATRIX, B_HANDLE, B_BUFFER = 0, 1, 2
 
 
 def _expected(name: str) -> list[str]:
@@ -30,11 +36,21 @@ def _expected(name: str) -> list[str]:
 PLAN = Record(
     "plan",
     "array_type", "descr", "slow", "none",
-    *(field for name in MATRICES for field in _expected(name)),
-    "packed_handle",  # the very object that must be passed as b; null: an array is expected
-    "swapped", "nest", "threads", "pool_cell", "release", "busy", "uses_workspace",
+    *(field for name in _MATRICES for field in _expected(name)),
+    "arguments",  # 3: a, b, out; 5: also a bias and a C, or None
+    "b_kind",
+    "handle",  # B_HANDLE: the very object that must be passed as b
+    "buffer_bytes",  # B_BUFFER: the size of the packed storage that must be passed as b
+    "has_bias", "has_c",
+    "in_place",  # C must be the result's own memory; else apart from it
+    "swapped", "nest", "threads", "pool_cell", "release",
+    "scratch", "scratch_bytes", "scratch_a",  # the shared scratch, what is needed, where packed A begins
     *(f"job_{i}" for i in range(JOB.slots)),
 )  # fmt: skip
+
+# Scratch that all plans share; a call that finds it busy or too small takes the slow path, which
+# brings its own (and lets this one grow).
+SCRATCH = Record("scratch", "busy", "address", "size")
 
 # Small products: any shape up to a limit, rows contiguous, two element types.
 SMALL = Record(
@@ -101,8 +117,72 @@ def _is_matrix(k: SystemKernel, objects: list[Ptr], array_type: Ptr) -> Cond:
     return _all(*(k.same(k.load_ptr(x + _AT["type"]), array_type) for x in objects))
 
 
+def _take_bias(k: SystemKernel, plan: View, job: View, args: Ptr, leave: Leave, at_d: Ptr) -> None:
+    """The optional fourth argument: contiguous, one element per column, apart from the result."""
+    for _ in k.when(plan.int("has_bias").differs(0)):
+        bias_at = k.load_ptr(args + 24)
+        leave(~k.same(k.load_ptr(bias_at + _AT["type"]), plan.pointer("array_type")))
+        bias = _Array(k, bias_at)
+        leave(bias.small("nd").differs(1))
+        n, size = k.load_int(bias.pointer("dims")), k.load_int(bias.pointer("strides"))
+        leave(
+            ~_all(
+                k.same(bias.pointer("descr"), plan.pointer("descr")),
+                n.equals(plan.int("d_cols")),
+                (bias.small("flags") & numpy_abi.C_CONTIGUOUS).differs(0),
+            )
+        )
+        where = bias.pointer("data")
+        start, low = k.address(where), k.address(at_d)
+        leave(
+            ~((start + n * size <= low + plan.int("d_low")) | (low + plan.int("d_high") <= start))
+        )
+        job.set("bias", where)
+
+
+def _take_c(k: SystemKernel, plan: View, job: View, args: Ptr, leave: Leave, at_d: Ptr) -> None:
+    """The optional fifth argument: the C of ``beta * C``."""
+    for _ in k.when(plan.int("has_c").differs(0)):
+        c_at = k.load_ptr(args + 32)
+        leave(~k.same(k.load_ptr(c_at + _AT["type"]), plan.pointer("array_type")))
+        c = _Array(k, c_at)
+        leave(c.small("nd").differs(2))
+        where = c.pointer("data")
+        inside = plan.int("in_place").differs(0) & k.same(where, at_d)
+        outside = plan.int("in_place").equals(0) & _apart(k, plan, ("c", where), ("d", at_d))
+        leave(~(_matches(k, plan, c, "c") & (inside | outside)))
+        job.set("c", where)
+
+
+def _take_b(
+    k: SystemKernel, plan: View, job: View, objects: tuple[Ptr, Ptr, Ptr], leave: Leave
+) -> None:
+    """The second argument: a matrix, a prepacked handle, or the storage of one."""
+    b_at, at_a, at_d = objects
+    for kind in k.cases(plan.int("b_kind"), [B_MATRIX, B_HANDLE, B_BUFFER]):
+        if kind == B_HANDLE:
+            leave(~k.same(b_at, plan.pointer("handle")))
+            job.set("a", at_a)
+            continue
+        leave(~k.same(k.load_ptr(b_at + _AT["type"]), plan.pointer("array_type")))
+        b = _Array(k, b_at)
+        if kind == B_BUFFER:
+            leave(b.small("nd").differs(1))
+            leave(k.load_int(b.pointer("dims")).differs(plan.int("buffer_bytes")))
+            job.set("a", at_a)
+            job.set("packed", b.pointer("data"))
+            continue
+        leave(b.small("nd").differs(2))
+        leave(~_matches(k, plan, b, "b"))
+        at_b = b.pointer("data")
+        leave(~_apart(k, plan, ("b", at_b), ("d", at_d)))
+        swapped = plan.int("swapped").differs(0)
+        job.set("a", k.select(swapped, at_b, at_a))
+        job.set("b", k.select(swapped, at_a, at_b))
+
+
 def call_plan(arch: str) -> Function:
-    """``plan(a, b, out)`` for the shapes, strides and threads in the plan's table."""
+    """``plan(a, b, out[, bias, c])`` for the shapes, strides and threads in the plan's table."""
     runner = run(arch)
 
     def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int) -> None:
@@ -111,14 +191,12 @@ def call_plan(arch: str) -> Function:
         def leave(cond: Cond) -> None:
             k.leave_when(cond, lambda: _slow(k, plan, args, count))
 
-        leave(count.differs(3))
+        leave(count.differs(plan.int("arguments")))
         a_at, b_at, d_at = (k.load_ptr(args + 8 * i) for i in range(3))
-        array_type, handle = plan.pointer("array_type"), plan.pointer("packed_handle")
-        leave(~_is_matrix(k, [a_at, d_at], array_type))
-        a, b, d = _Array(k, a_at), _Array(k, b_at), _Array(k, d_at)
+        leave(~_is_matrix(k, [a_at, d_at], plan.pointer("array_type")))
+        a, d = _Array(k, a_at), _Array(k, d_at)
         two = a.small("nd").equals(2) & d.small("nd").equals(2)
-        writable = (d.small("flags") & numpy_abi.WRITEABLE).differs(0)
-        leave(~(two & writable))
+        leave(~(two & (d.small("flags") & numpy_abi.WRITEABLE).differs(0)))
         leave(~(_matches(k, plan, a, "a") & _matches(k, plan, d, "d")))
         at_a, at_d = a.pointer("data"), d.pointer("data")
         leave(~_apart(k, plan, ("a", at_a), ("d", at_d)))
@@ -126,19 +204,10 @@ def call_plan(arch: str) -> Function:
         job_at = k.scratch(JOB.size + COUNTERS.size)
         k.copy(job_at, plan.at("job_0"), JOB.size)
         job = JOB.view(k, job_at)
-        for prepacked in k.branches(~k.is_null(handle)):
-            if prepacked:
-                leave(~k.same(b_at, handle))
-                job.set("a", at_a)
-            else:
-                leave(~_is_matrix(k, [b_at], array_type))
-                leave(b.small("nd").differs(2))
-                leave(~_matches(k, plan, b, "b"))
-                at_b = b.pointer("data")
-                leave(~_apart(k, plan, ("b", at_b), ("d", at_d)))
-                swapped = plan.int("swapped").differs(0)
-                job.set("a", k.select(swapped, at_b, at_a))
-                job.set("b", k.select(swapped, at_a, at_b))
+        _take_b(k, plan, job, (b_at, at_a, at_d), leave)
+        for _ in k.when(plan.int("arguments") > 3):
+            _take_bias(k, plan, job, args, leave, at_d)
+            _take_c(k, plan, job, args, leave, at_d)
         job.set("d", at_d)
         counters_at = job_at + JOB.size
         job.set("counters", counters_at)
@@ -149,9 +218,15 @@ def call_plan(arch: str) -> Function:
         pool = k.load_ptr(plan.pointer("pool_cell"))
         # No pool yet, or no more after a fork: the slow path starts one.
         leave((threads > 1) & k.is_null(pool))
-        for _ in k.when(plan.int("uses_workspace").differs(0)):
-            # Somebody else is inside this plan: the slow path brings its own workspace.
-            leave(k.exchange(plan.at("busy"), 1).differs(0))
+        wanted, scratch = plan.int("scratch_bytes"), SCRATCH.view(k, plan.pointer("scratch"))
+        for _ in k.when(wanted > 0):
+            leave(scratch.int("size") < wanted)
+            leave(k.exchange(scratch.at("busy"), 1).differs(0))
+            # Nobody resizes it while it is busy, and the lock is held: the size still stands.
+            base = scratch.pointer("address")
+            for _ in k.when(plan.int("scratch_a") > 0):
+                job.set("packed", base)
+            job.set("workspace_a", base + plan.int("scratch_a"))
         for release in k.branches(plan.int("release").differs(0)):
             if release:
                 state = k.external("PyEval_SaveThread", "ptr")
@@ -159,8 +234,8 @@ def call_plan(arch: str) -> Function:
                 k.external("PyEval_RestoreThread", "void", state)
             else:
                 k.invoke(nest, "void", job_at, 0)
-        for _ in k.when(plan.int("uses_workspace").differs(0)):
-            k.exchange(plan.at("busy"), 0)
+        for _ in k.when(wanted > 0):
+            k.exchange(scratch.at("busy"), 0)
         k.external("Py_IncRef", "void", d_at)
         k.ret(d_at)
 
@@ -246,7 +321,8 @@ def call_small(arch: str) -> Function:
             "d_row": b_row, "d_col": size, "pack_a": 0, "direct": 1,
             "panel_stride": k.select(second, table.int("panel_1"), table.int("panel_0")),
             "alpha": k.select(second, table.int("one_1"), table.int("one_0")),
-            "tile_rows": tile_rows,
+            "rows_ahead": 0, "source_row": 0, "source_col": 0,
+            "tile_rows": tile_rows, "a_tile": tile_rows * depth * size,
             "group": k.load_int(table.at("group_0") + tile_rows * 8),
         }  # fmt: skip
         for name, value in fields.items():

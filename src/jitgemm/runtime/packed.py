@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from jitgemm.errors import message
 from jitgemm.isa.types import BY_NAME, ElementType
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.runtime.memory import address, aligned_buffer
@@ -14,7 +16,7 @@ from jitgemm.runtime.memory import address, aligned_buffer
 __all__ = ["FORMAT", "PackedRhs", "element_dtype"]
 
 FORMAT = 1
-"""Version of the packed layout; stored in pickles."""
+"""Version of the packed layout; stored in pickles and checked when they are loaded."""
 
 
 def element_dtype(element: ElementType) -> np.dtype:
@@ -60,6 +62,12 @@ class PackedRhs:
         self._dtype = element_dtype(layout.element)
         buffer.flags.writeable = False
 
+    def fill(self, packed: bytes) -> None:
+        """Put packed bytes in; only for a handle nobody has seen yet."""
+        self._buffer.flags.writeable = True
+        self._buffer[: len(packed)] = np.frombuffer(packed, np.uint8)
+        self._buffer.flags.writeable = False
+
     @classmethod
     def allocate(cls, layout: Layout, isa: str) -> tuple[PackedRhs, int]:
         """An empty handle and the address to fill."""
@@ -93,6 +101,11 @@ class PackedRhs:
         return self._layout.element
 
     @property
+    def storage(self) -> NDArray[np.uint8]:
+        """The packed bytes, read-only."""
+        return self._buffer
+
+    @property
     def address(self) -> int:
         """Where the first micropanel begins."""
         return address(self._buffer)
@@ -109,13 +122,21 @@ class PackedRhs:
         k, n = self.shape
         return f"PackedRhs(shape=({k}, {n}), dtype={self.dtype}, nr={self.nr}, isa={self.isa!r})"
 
-    def state(self) -> tuple[int, str, str, int, NDArray[np.generic]]:
-        """What a pickle holds: format version, ISA, element type, ``nr``, and the plain operand.
+    def __reduce__(self) -> tuple[Callable[..., PackedRhs], tuple[object, ...]]:
+        return _load, (FORMAT, self.isa, self._layout, self._buffer[: self.nbytes].tobytes())
 
-        The plain operand is smaller than the packed one and can be packed anew for the machine that
-        loads it.
-        """
-        return FORMAT, self.isa, self.element.name, self.nr, self.unpack()
+
+def _load(version: int, isa: str, layout: Layout, packed: bytes) -> PackedRhs:
+    """Rebuild a pickled handle.
+
+    Raises:
+        ValueError: written in another format of packed operands.
+    """
+    if version != FORMAT:
+        raise ValueError(message("pickle", f"packed format {FORMAT}", version))
+    handle, _ = PackedRhs.allocate(layout, isa)
+    handle.fill(packed)
+    return handle
 
 
 def layout_for(spec: GemmSpec, k: int, n: int) -> Layout:

@@ -1,0 +1,131 @@
+"""Calls that look like an earlier one go straight into generated code.
+
+A call of :func:`gemm` or :func:`matmul` is reduced to a key (shapes, strides, types, scalars, threads).
+The first call with a key is planned and leaves an entry behind: a builtin that checks its
+arguments against the plan and runs it.  An entry that meets anything unexpected answers
+``NotImplemented``, and the call is validated and planned in full.  So a stale or colliding key can
+cost time but never a wrong result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgemm.api.product import Product
+from jitgemm.kernels.job import JOB
+from jitgemm.plan.route import make_plan
+from jitgemm.runtime.driver import Executable, Span, scalar_slot
+from jitgemm.runtime.engine import engine, knob, record_array
+from jitgemm.runtime.entry_code import B_BUFFER, B_HANDLE, B_MATRIX, PLAN
+from jitgemm.runtime.packed import PackedRhs
+
+__all__ = ["Entry", "bind", "entries", "key_of", "planned", "remember"]
+
+Entry = Callable[..., Any]
+_KEPT = 1024
+
+entries: dict[tuple[Any, ...], Entry] = {}
+
+
+def _not_implemented(*_: object) -> Any:
+    return NotImplemented
+
+
+def key_of(a: Any, b: Any, out: Any, c: Any, options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What decides the plan of a call.  Raises ``AttributeError`` for things without a shape."""
+    second = b.isa if type(b) is PackedRhs else b.strides
+    return (
+        a.shape, a.strides, a.dtype, b.shape, second, b.dtype, out.shape, out.strides,
+        None if c is None else (c.strides, c is out), options,
+    )  # fmt: skip
+
+
+def planned(product: Product, target: np.ndarray, threads: int) -> Executable:
+    """Plan a validated product."""
+    return Executable(make_plan(product.problem(target), engine().context(threads)))
+
+
+def remember(key: tuple[Any, ...], product: Product, threads: int) -> None:
+    """Leave an entry for calls like this one, if generated code can take them."""
+    target, copied = product.target()
+    if copied or not engine().native or not (product.m and product.n):
+        return
+    executable = planned(product, target, threads)
+    while len(entries) >= _KEPT:
+        entries.pop(next(iter(entries)), None)
+    entries[key] = bind(product, target, executable, _not_implemented, bound=False)
+
+
+class _Table(np.ndarray):
+    """A plan's table, with the objects its addresses belong to."""
+
+    keep: tuple[Any, ...]
+
+
+def bind(
+    product: Product, target: np.ndarray, executable: Executable, slow: Entry, *, bound: bool
+) -> Entry:
+    """The generated entry of an executable.
+
+    Args:
+        product: the product that was planned.
+        target: the array it was planned for.
+        executable: its plan and code.
+        slow: called with the same arguments when they are not what was planned.
+        bound: the entry is for this very bias, C and prepacked handle, and takes ``(a, b, out)``.
+            Otherwise it takes ``(a, b or packed storage, out, bias or None, C or None)``.
+    """
+    e, size, gp = engine(), product.element.bytes, executable.plan
+    table = record_array(PLAN.slots).view(_Table)
+    packed = isinstance(product.b, PackedRhs)
+    values = {
+        "array_type": id(np.ndarray),
+        "descr": id(product.a.dtype),
+        "slow": id(slow),
+        "none": id(None),
+        "arguments": 3 if bound else 5,
+        "b_kind": (B_HANDLE if bound else B_BUFFER) if packed else B_MATRIX,
+        "handle": id(product.b) if packed and bound else 0,
+        "has_bias": int(product.bias is not None),
+        "has_c": int(product.c is not None),
+        "in_place": int(gp.problem.in_place),
+        "swapped": int(gp.swapped),
+        "nest": executable.address,
+        "threads": gp.threads,
+        "pool_cell": e.pool.cell,
+        "release": int(gp.threads > 1 or gp.problem.operations >= knob("gil_flops")),
+        "scratch": e.scratch.where,
+        "scratch_bytes": gp.workspace_bytes,
+        "scratch_a": gp.workspace_b,
+    }
+    matrices = {"a": product.a, "d": target}
+    if isinstance(product.b, PackedRhs):
+        values["buffer_bytes"] = product.b.storage.nbytes
+    else:
+        matrices["b"] = product.b
+    if product.c is not None:
+        matrices["c"] = product.c
+    for name, x in matrices.items():
+        span = Span.of(0, (x.shape[0], x.shape[1]), (x.strides[0], x.strides[1]), size)
+        parts = (*x.shape, *x.strides, span.low, span.high)
+        for part, value in zip(("rows", "cols", "row", "col", "low", "high"), parts, strict=True):
+            values[f"{name}_{part}"] = value
+    for name, value in values.items():
+        table[PLAN.slot(name)] = value
+    job = executable.template.copy()
+    if bound:
+        for name, span in product.spans(target, executable).items():
+            if name in ("packed", "c", "bias"):
+                job[JOB.slot(name)] = span.address
+    scalars = (product.alpha, product.beta)
+    job[JOB.slot("alpha")], job[JOB.slot("beta")] = (scalar_slot(x, size) for x in scalars)
+    start = PLAN.slot("job_0")
+    table[start : start + JOB.slots] = job
+    e.scratch.reserve(gp.workspace_bytes)
+    # The builtin owns the table, and the table everything its addresses point to.
+    table.keep = (slow, executable, *((product.b, product.bias, product.c) if bound else ()))
+    return e.builtin("jitgemm_call_plan", table)
+

@@ -1,0 +1,1 @@
+"""Command line: ``info``, ``demo`` and ``bench``."""
