@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
@@ -29,10 +28,11 @@ from jitgemm.kernels import registry
 from jitgemm.kernels.job import COUNTERS, JOB, TILE
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.nest import gemm_functions, nest, pack_b, serial
-from jitgemm.kernels.spec import Activation, BSource, Epilogue, GemmSpec, Tile
+from jitgemm.kernels.spec import Activation, BSource, Epilogue, GemmSpec
 from jitgemm.lang.core import Function
 from jitgemm.lang.interp import Memory, dtype_of, run
 from jitgemm.lang.record import Record
+from jitgemm.plan.route import PackA
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -137,8 +137,16 @@ class Operands:
         return int(slots.__array_interface__["data"][0])
 
 
-def expected(spec: GemmSpec, a: Array, b: Array, *, earlier: Array | None = None,
-             last: bool = True, c: Array | None = None, bias: Array | None = None) -> Array:  # fmt: skip
+def expected(
+    spec: GemmSpec,
+    a: Array,
+    b: Array,
+    *,
+    earlier: Array | None = None,
+    last: bool = True,
+    c: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
     """The product by the rounding contract: blocks of ascending chains, then the epilogue."""
     ops = {name: op.meaning for name, op in spec.isa.ops.items()}
     scalar = dtype_of(spec.element).type
@@ -171,7 +179,7 @@ def pack(spec: GemmSpec, b: Array) -> Array:
     return panels
 
 
-# -- microkernels -----------------------------------------------------------------------------------
+# -- microkernels --------------------------------------------------------------------------------
 
 
 @dataclass
@@ -209,7 +217,7 @@ class MicroCase:
         at = x.add("d", d, out=True, initialised=not self.first)
         tile: dict[str, float] = {
             "target": at, "target_row": d.strides[0], "cols": cols,
-            "first": self.first, "last": self.last,
+            "first": self.first, "last": self.last, "ahead": 1 << 40,  # no memory: only a hint
         }  # fmt: skip
         if not self.first:
             tile |= {"partial": at, "partial_row": d.strides[0]}
@@ -297,7 +305,7 @@ def test_microkernel_without_depth(spec: GemmSpec) -> None:
     same_bytes(*outputs, "no depth")
 
 
-# -- packing ----------------------------------------------------------------------------------------
+# -- packing -------------------------------------------------------------------------------------
 
 
 def _pack_b(spec: GemmSpec, layout: str, span: tuple[int, int, int, int]) -> Array:
@@ -348,7 +356,7 @@ def test_pack_b(spec: GemmSpec) -> None:
             np.testing.assert_array_equal(results[0], other)
 
 
-# -- nests ------------------------------------------------------------------------------------------
+# -- nests ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -363,7 +371,7 @@ class NestCase:
     layout_a: str = "rows"
     layout_b: str = "rows"
     layout_d: str = "rows"
-    pack_a: bool = False
+    pack_a: PackA = PackA.INPLACE
     prepacked: bool = False
     in_place: bool = False  # C is D
     direct: bool = True
@@ -384,9 +392,7 @@ class NestCase:
         c = d if self.in_place else c
         bias = x.values(n)
         beta, has_bias = spec.epilogue.beta, spec.epilogue.bias
-        want = expected(
-            spec, a, b, c=c.copy() if beta else None, bias=bias if has_bias else None
-        )
+        want = expected(spec, a, b, c=c.copy() if beta else None, bias=bias if has_bias else None)
         rows = self.row_tiles * self.tile_rows
         all_panels = max(1, -(-n // spec.nr))
         block = min(self.block_panels or all_panels, all_panels)
@@ -395,7 +401,8 @@ class NestCase:
         per_call = spec.b is BSource.PACKED and not self.prepacked
         job: dict[str, float] = {
             "a": x.add("a", a), "source_row": a.strides[0], "source_col": a.strides[1],
-            "a_row": a.strides[0], "a_col": a.strides[1],
+            "a_row": a.strides[0], "a_col": a.strides[1], "a_tile": self.tile_rows * a.strides[0],
+            "rows_ahead": rows,
             "d": x.add("d", d, out=True, initialised=self.in_place),
             "d_row": d.strides[0], "d_col": d.strides[1],
             "counters": x.record(COUNTERS, {"cursor": 0, "done": 0}, out=True),
@@ -407,17 +414,23 @@ class NestCase:
             "cols_per_block": block * spec.nr, "blocks": -(-all_panels // block),
             "pack_chunks": -(-block // self.pack_panels) if per_call else 0,
             "pack_cols": self.pack_panels * spec.nr,
-            "pack_a": int(self.pack_a), "direct": int(self.direct),
+            "pack_a": self.pack_a.value, "direct": int(self.direct),
         }  # fmt: skip
         if beta:
             at = job["d"] if self.in_place else x.add("c", c)
             job |= {"c": at, "c_row": c.strides[0], "c_col": c.strides[1], "beta": BETA}
         if has_bias:
             job["bias"] = x.add("bias", bias)
-        if self.pack_a:
-            panel = -(-rows * kc * size // 64) * 64
-            job |= {"a_row": size, "a_col": self.tile_rows * size, "workspace_a_stride": panel}
-            job["workspace_a"] = self._workspace(x, panel * self.threads)
+        if self.pack_a is not PackA.INPLACE:
+            panels = self.pack_a is PackA.PANELS
+            # Copied rows are padded to a whole number of vectors and a bit.
+            width = self.tile_rows if panels else kc + spec.lanes + 1
+            job |= {"pack_a_width": width, "a_row": size if panels else width * size}
+            job |= {"a_col": width * size if panels else size}
+            job["a_tile"] = self.tile_rows * (kc * size if panels else width * size)
+            region = -(-self.row_tiles * int(job["a_tile"]) // 64) * 64
+            job |= {"workspace_a_stride": region}
+            job["workspace_a"] = self._workspace(x, region * self.threads)
         if spec.b is BSource.INPLACE:
             job |= {"b": x.add("b", b), "b_row": b.strides[0], "panel_stride": spec.panel_row}
         elif self.prepacked:
@@ -465,8 +478,10 @@ def _cases(spec: GemmSpec) -> Iterator[NestCase]:
     widest = spec.tile.groups[-1]
     yield NestCase(spec, widest[1], (widest[0] + 1) * nr + 1, 2, widest[1], layout_a="both")
     yield NestCase(spec, 1, 2 * widest[0] * nr - 1, 5, 1)
-    yield replace(edge, pack_a=True, layout_a="both", row_tiles=2)
-    yield replace(edge, pack_a=True, layout_a="cols", k=17, n=nr - 1)
+    yield replace(edge, pack_a=PackA.PANELS, layout_a="both", row_tiles=2)
+    yield replace(edge, pack_a=PackA.PANELS, layout_a="cols", k=17, n=nr - 1)
+    yield replace(edge, pack_a=PackA.ROWS, k=2 * spec.lanes + 3, row_tiles=2, n=nr - 1)
+    yield replace(edge, pack_a=PackA.ROWS, layout_a="both", n=nr - 1)
     # Results without unit stride, and results that are their own C.
     yield replace(edge, direct=False, layout_d="cols", n=nr + 1)
     yield replace(edge, direct=False, layout_d="reversed", in_place=True, n=nr + 1, panels=1)
@@ -485,7 +500,7 @@ def _deep_cases(spec: GemmSpec) -> Iterator[NestCase]:
     yield replace(deep, slice_depth=block)
     yield replace(deep, direct=False, layout_d="cols", in_place=True, n=3)
     if spec.b is BSource.PACKED:
-        yield replace(deep, prepacked=True, slice_depth=block, n=3, pack_a=True)
+        yield replace(deep, prepacked=True, slice_depth=block, n=3, pack_a=PackA.PANELS)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -517,7 +532,8 @@ def test_two_threads(spec: GemmSpec) -> None:
     mr, nr = spec.tile.mr, spec.nr
     case = NestCase(spec, 5 * mr, 5 * nr + 1, 7, mr, panels=1, block_panels=3, threads=2)
     case.check(nest(spec))
-    replace(case, pack_a=True).check(nest(spec))
+    replace(case, pack_a=PackA.PANELS).check(nest(spec))
+    replace(case, pack_a=PackA.ROWS, panels=0).check(nest(spec))
 
 
 def test_every_row_is_tested() -> None:

@@ -163,13 +163,13 @@ def batched_shape(x1: Array, x2: Array) -> tuple[int, ...]:
     return (*batch, *(x1.shape[-2:-1]), *(x2.shape[-1:] if x2.ndim > 1 else ()))
 
 
-def _matmul_slow(x1: object, x2: object, out: object = None, threads: object = None) -> Any:
+def _matmul_slow(x1: Any, x2: Any, out: Any = None, threads: object = None) -> Any:
     """Everything the generated entry does not do: planning, batches, vectors, delegation."""
     left, right = np.asarray(x1), np.asarray(x2)
     if isinstance(x2, PackedRhs):
         return gemm(left, x2, out=out, threads=threads)  # type: ignore[arg-type]
     if not covers(left, right):
-        return np.matmul(x1, x2, out=out)  # type: ignore[call-overload]
+        return np.matmul(x1, x2, out=out)
     count = resolve_threads(threads)
     if left.ndim == 2 and right.ndim == 2:
         batched_shape(left, right)
@@ -189,7 +189,7 @@ def _matmul_slow(x1: object, x2: object, out: object = None, threads: object = N
     for index in np.ndindex(batch):
         Product(a[index], b[index], full[index], Options()).run(count)
     if out is not None:
-        np.copyto(out, result)  # type: ignore[call-overload]
+        np.copyto(out, result)
         return out
     return result if shape else result[()]
 

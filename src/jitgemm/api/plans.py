@@ -32,9 +32,9 @@ class _Bound:
         self.dtype = product.a.dtype
         self.keep: list[Any] = [product.b, product.c, product.bias]
 
-    def __call__(self, a: object, b: object, out: Array | None = None) -> Array:
+    def __call__(self, a: Any, b: Any, out: Array | None = None) -> Array:
         for name, x in (("a", a), ("b", b)):
-            shape = x.shape if isinstance(x, PackedRhs) else np.shape(x)  # type: ignore[arg-type]
+            shape = x.shape if isinstance(x, PackedRhs) else np.shape(x)
             if shape != self.shapes[name]:
                 raise ValueError(
                     message(name, f"shape {self.shapes[name]}, as planned", f"shape {shape}")
@@ -104,9 +104,8 @@ def plan(
         TypeError, ValueError: as :func:`gemm`.
     """
     options = Options(alpha, beta, c, bias, activation, workspace)
-    plain = options == Options()
     count = resolve_threads(threads)
-    if plain and not isinstance(b, PackedRhs):
+    if options.plain and not isinstance(b, PackedRhs):
         left, right = np.asarray(a), np.asarray(b)
         if not covers(left, right):
             note = f"delegated to numpy.matmul: {left.dtype} @ {right.dtype} has no kernel"

@@ -34,7 +34,7 @@ _KEPT = 512
 _cache: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Options:
     """Keyword arguments of :func:`jitgemm.gemm`, as given."""
 
@@ -44,6 +44,13 @@ class Options:
     bias: object = None
     activation: object = None
     workspace: Workspace | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether they ask for nothing but the product."""
+        others = (self.c, self.bias, self.activation, self.workspace)
+        scalars = (scalar("alpha", self.alpha), scalar("beta", self.beta))
+        return all(x is None for x in others) and scalars == (1.0, 0.0)
 
 
 def _address(x: Array) -> int:

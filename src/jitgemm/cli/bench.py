@@ -143,7 +143,10 @@ def _row(result: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _table(results: list[dict[str, Any]], options: argparse.Namespace, opponent: str) -> Table:
+def _table(
+    results: list[dict[str, Any]], options: argparse.Namespace, words: tuple[str, str]
+) -> Table:
+    opponent, note = words
     columns = ("m x k x n", "gemm", "plan", "prepacked", "NumPy", "best / NumPy", "best of loop",
                "NumPy of loop")  # fmt: skip
     loops = [result["loop_gflops"] for result in results]
@@ -152,7 +155,7 @@ def _table(results: list[dict[str, Any]], options: argparse.Namespace, opponent:
     caption = (
         f"{opponent}. Medians of {rounds}. prepacked: a plan with prepacked B. best: {who}. "
         f"loop: {options.threads} x one thread's loop of {engine().isa.name} multiply-adds in "
-        f"registers, {min(loops):.0f} to {max(loops):.0f} GFLOP/s."
+        f"registers, {min(loops):.0f} to {max(loops):.0f} GFLOP/s.{note}"
     )
     title = f"GFLOP/s, {options.dtype}, {options.threads} thread(s)"
     return Table(title, columns, [_row(result) for result in results], caption, numbers=True)
@@ -161,14 +164,13 @@ def _table(results: list[dict[str, Any]], options: argparse.Namespace, opponent:
 def run(options: argparse.Namespace) -> int:
     """Measure and print; 1 if a result was wrong, and then without its numbers."""
     numpy_side.restart(options.threads, own_process=options.own_process)
-    if note := busy(options.threads):
-        print(note)
+    note = busy(options.threads)
     with numpy_side.limited(options.threads) as opponent, jitgemm.threads(options.threads):
         measured = [_measure(shape, options) for shape in options.shapes]
     results = [x for x in measured if not isinstance(x, str)]
     wrong = [x for x in measured if isinstance(x, str)]
     if results:
-        show(_table(results, options, opponent))
+        show(_table(results, options, (opponent, note)))
     for text in wrong:
         print(text, file=sys.stderr)
     if options.json is not None:

@@ -171,8 +171,7 @@ def run(options: argparse.Namespace) -> int:
     require("rich", package="rich", extra="demo")
     threads = jitgemm.get_num_threads() if options.threads is None else options.threads
     numpy_side.restart(threads, own_process=options.own_process)
-    if note := busy(threads):
-        print(note)
+    note = busy(threads)
     # Loads the BLAS libraries whose threads are to be limited.
     require("sklearn.neural_network", package="scikit-learn", extra="demo")
     with numpy_side.limited(threads) as opponent, jitgemm.threads(threads):
@@ -189,7 +188,7 @@ def run(options: argparse.Namespace) -> int:
     caption = (
         f"Layers {network}, float32, {threads} thread(s) each. {opponent}. Medians of {_ROUNDS} "
         "interleaved rounds; a speed-up below 1 means that jitgemm is slower. "
-        "sklearn: predict_proba, with its checks and softmax."
+        f"sklearn: predict_proba, with its checks and softmax.{note}"
     )
     show(Table("Serving digits: time of one batch", columns, rows, caption, numbers=True))
     show(agreement)

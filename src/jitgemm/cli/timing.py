@@ -14,8 +14,8 @@ __all__ = ["busy", "ratio", "take_turns"]
 
 # A turn's number of calls is extrapolated from a trial of at least this share of a turn.
 _TRIAL = 0.25
-# Processes waiting beyond the processors that are left over; an earlier run still counts for half.
-_TOLERATED_LOAD = 1.0
+# Load beyond the processors left over; ten seconds of two threads, just ended, count for 0.3.
+_TOLERATED_LOAD = 0.5
 
 Call = Callable[[], object]
 Times = dict[str, list[float]]
@@ -74,8 +74,8 @@ def busy(threads: int) -> str:
     if load <= max(0, processors - threads) + _TOLERATED_LOAD:
         return ""
     return (
-        f"Note: the load average is {load:.1f} on {processors} processor(s) before {threads} "
-        "thread(s) start here; other work distorts these times."
+        f" Note: the load average was {load:.1f} on {processors} processor(s) before {threads} "
+        "thread(s) started here; other work distorts these times."
     )
 
 

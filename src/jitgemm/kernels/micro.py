@@ -14,7 +14,7 @@ from __future__ import annotations
 from jitgemm.kernels.epilogue import finish
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.spec import BSource, GemmSpec
-from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec
+from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
 __all__ = ["microkernel"]
@@ -156,5 +156,5 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
                 masked = None if full else cols
                 finish(k, spec, (job, tile), multiply(k, job, (a, b, depth), masked, ahead), masked)
 
-    params = (("job", "ptr"), ("tile", "ptr"), ("a", "ptr"), ("b", "ptr"), ("depth", "int"))
-    return Function(name, params, body)  # type: ignore[arg-type]
+    params = parameters("job* tile* a* b* depth")
+    return Function(name, params, body)

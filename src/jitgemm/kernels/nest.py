@@ -21,7 +21,7 @@ from jitgemm.kernels.job import COUNTERS, JOB, TILE
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.pack import Source, pack_panels
 from jitgemm.kernels.spec import BSource, GemmSpec
-from jitgemm.lang.core import Function, Int, Kernel, Ptr
+from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
 __all__ = ["gemm_functions", "nest", "pack_b", "serial"]
@@ -44,9 +44,8 @@ def pack_b(spec: GemmSpec) -> Function:
         source = Source(job.pointer("b") + j0 * cs + p0 * rs, cs, rs, j1 - j0, p1 - p0)
         pack_panels(k, spec.element, source, (target, job.int("panel_stride")), spec.nr)
 
-    params = (("job", "ptr"), ("target", "ptr"), ("j0", "int"), ("j1", "int"),
-              ("p0", "int"), ("p1", "int"))  # fmt: skip
-    return Function(f"{spec.symbol}_pack_b", params, body)  # type: ignore[arg-type]
+    params = parameters("job* target* j0 j1 p0 p1")
+    return Function(f"{spec.symbol}_pack_b", params, body)
 
 
 def pack_a(spec: GemmSpec) -> Function:
@@ -67,9 +66,8 @@ def pack_a(spec: GemmSpec) -> Function:
                 matrix = Source(source, col, row, depth, rows)
             pack_panels(k, spec.element, matrix, (target, job.int("a_tile")), width)
 
-    params = (("job", "ptr"), ("source", "ptr"), ("target", "ptr"), ("rows", "int"),
-              ("depth", "int"))  # fmt: skip
-    return Function(f"{spec.symbol}_pack_a", params, body)  # type: ignore[arg-type]
+    params = parameters("job* source* target* rows depth")
+    return Function(f"{spec.symbol}_pack_a", params, body)
 
 
 def _copy_tile(
@@ -137,10 +135,9 @@ def _tile(spec: GemmSpec) -> Function:
         k.call(direct, job_at, tile_at, a, b, variant, p0, p1)
         _copy_tile(k, spec, (buffer, row_stride, unit), out, shape)
 
-    params = (("job", "ptr"), ("tile", "ptr"), ("a", "ptr"), ("b", "ptr"), ("variant", "int"),
-              ("p0", "int"), ("p1", "int"))  # fmt: skip
-    direct = Function(f"{spec.symbol}_tile", params, body)  # type: ignore[arg-type]
-    through = Function(f"{spec.symbol}_tile_buffered", params, buffered)  # type: ignore[arg-type]
+    params = parameters("job* tile* a* b* variant p0 p1")
+    direct = Function(f"{spec.symbol}_tile", params, body)
+    through = Function(f"{spec.symbol}_tile_buffered", params, buffered)
 
     def choose(
         k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
@@ -148,7 +145,7 @@ def _tile(spec: GemmSpec) -> Function:
         for plain in k.branches(JOB.view(k, job_at).int("direct").equals(1)):
             k.call(direct if plain else through, job_at, tile_at, a, b, variant, p0, p1)
 
-    return Function(f"{spec.symbol}_tile_any", params, choose)  # type: ignore[arg-type]
+    return Function(f"{spec.symbol}_tile_any", params, choose)
 
 
 class _ComingRows:
@@ -232,9 +229,8 @@ def _chunk(spec: GemmSpec) -> Function:
         sweep(j0, j0 + grouped, group * spec.nr, group)
         sweep(j0 + grouped, j1, k.const(spec.nr), k.const(1))
 
-    params = (("job", "ptr"), ("a", "ptr"), ("b", "ptr"), ("i0", "int"), ("i1", "int"),
-              ("j0", "int"), ("j1", "int"), ("p0", "int"), ("p1", "int"))  # fmt: skip
-    return Function(f"{spec.symbol}_chunk", params, body)  # type: ignore[arg-type]
+    params = parameters("job* a* b* i0 i1 j0 j1 p0 p1")
+    return Function(f"{spec.symbol}_chunk", params, body)
 
 
 def nest(spec: GemmSpec) -> Function:
@@ -295,8 +291,8 @@ def nest(spec: GemmSpec) -> Function:
             k.fetch_add(counters.at("done"), 1)
             ticket.value = k.fetch_add(counters.at("cursor"), 1)
 
-    params = (("job", "ptr"), ("thread", "int"))
-    return Function(spec.symbol, params, body)  # type: ignore[arg-type]
+    params = parameters("job* thread")
+    return Function(spec.symbol, params, body)
 
 
 def serial(spec: GemmSpec) -> Function:
@@ -309,7 +305,7 @@ def serial(spec: GemmSpec) -> Function:
         b = job.pointer("b" if spec.b is BSource.INPLACE else "packed")
         k.call(chunk, job_at, job.pointer("a"), b, zero, m, zero, n, zero, depth)
 
-    return Function(f"{spec.symbol}_serial", (("job", "ptr"), ("thread", "int")), body)
+    return Function(f"{spec.symbol}_serial", parameters("job* thread"), body)
 
 
 def gemm_functions(spec: GemmSpec) -> list[Function]:

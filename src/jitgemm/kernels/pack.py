@@ -64,9 +64,9 @@ def _copy_row(
     lanes, size = k.isa.lanes(element), element.bytes
     if isinstance(width, int):
         for full in k.branches(live.equals(width)):
-            for j in range(0, width, lanes):
-                mask = None if full else k.mask(live - j, element, lanes)
-                k.store(dst + j * size, k.load(src + j * size, element, lanes, mask))
+            for at in range(0, width, lanes):
+                mask = None if full else k.mask(live - at, element, lanes)
+                k.store(dst + at * size, k.load(src + at * size, element, lanes, mask))
         return
     whole = live // lanes * lanes
     for j in k.range(0, whole, lanes):

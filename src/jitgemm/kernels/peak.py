@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
-from jitgemm.lang.core import Function, Int, Kernel, Ptr
+from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 
 __all__ = ["chains", "operations_per_round", "peak_function"]
 
@@ -51,4 +51,4 @@ def peak_function(element: ElementType, isa: Isa) -> Function:
             total = k.op("add", total, cell.value)
         k.store(io, total)
 
-    return Function(f"{element}_peak__{isa.name}", (("reps", "int"), ("io", "ptr")), body)
+    return Function(f"{element}_peak__{isa.name}", parameters("reps io*"), body)

@@ -22,7 +22,7 @@ from typing import Any, Generic, Literal, TypeVar
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 
-__all__ = ["Cond", "Function", "Int", "IntLike", "Kernel", "Mask", "Ptr", "Var", "Vec"]
+__all__ = ["Cond", "Function", "Int", "IntLike", "Kernel", "Mask", "Ptr", "Var", "Vec", "parameters"]
 
 ParamType = Literal["int", "ptr"]
 T = TypeVar("T", "Int", "Ptr", "Vec")
@@ -149,7 +149,8 @@ class Var(Generic[T]):
     __slots__ = ("_read", "_write")
 
     def __init__(self, read: Callable[[], T], write: Callable[[T], None]) -> None:
-        self._read, self._write = read, write
+        self._read: Callable[[], T] = read
+        self._write: Callable[[T], None] = write
 
     @property
     def value(self) -> T:
@@ -159,6 +160,13 @@ class Var(Generic[T]):
     @value.setter
     def value(self, new: T) -> None:
         self._write(new)
+
+
+def parameters(text: str) -> tuple[tuple[str, ParamType], ...]:
+    """Parameters from a declaration such as ``"job* thread"``: a star marks a pointer."""
+    return tuple(
+        (word.rstrip("*"), "ptr" if word.endswith("*") else "int") for word in text.split()
+    )
 
 
 @dataclass(frozen=True, slots=True)

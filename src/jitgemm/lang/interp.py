@@ -53,7 +53,7 @@ _PREDICATES: dict[str, Callable[[int, int], bool]] = {
 
 
 def dtype_of(element: ElementType) -> np.dtype[Any]:
-    """The NumPy type that holds elements of this type."""
+    """Name the NumPy type that holds elements of this type."""
     return _DTYPES[element.name]
 
 
@@ -132,7 +132,7 @@ class Memory:
         del self._regions[index]
 
     def read(self, address: int, size: int) -> Bytes:
-        """A copy of ``size`` bytes.
+        """Copy ``size`` bytes.
 
         Raises:
             LanguageError: no region holds them all, or one was never written.
@@ -274,7 +274,7 @@ class InterpKernel(Kernel):
         if live:
             self.memory.write(p.handle, value.handle[:live].view(np.uint8))
 
-    def prefetch(self, p: Ptr) -> None:
+    def prefetch(self, p: Ptr, *, write: bool = False, near: bool = True) -> None:
         pass
 
     def scratch(self, size: int) -> Ptr:

@@ -3,9 +3,11 @@
 Notation: element size ``e``, register tile ``mr x nr``, depth slice ``kc``, ``mc`` rows of A, ``nc`` columns
 of B.
 
-* ``kc``: one depth block of the element type when B is packed per call, so that the packed slice of
-  B and the rows of A stay small; the whole of ``k`` when B is prepacked and few rows reuse it, so
-  that D is written once.  Blocks, not slices, decide the order of the sum, so this is free.
+* ``kc``: the whole of ``k`` when B is prepacked and few rows reuse it, so that D is written once.  Else
+  the depth blocks that make a row of A one page long (1024 floats, 512 doubles), so that the sums
+  pass through D once per page.  Blocks, not slices, decide the order of the sum, so this is free.
+  One block (512 floats) costs 2 % more at 1024 (D is read and written twice), two blocks of doubles
+  5-10 % more at 2048 (Zen 5, 1 MiB of L2, 2026-11-30).
 * Per microtile the kernel reads ``mr * kc`` of A (stays in L1 for the next micropanel only by luck) and
   ``kc * nr`` of B.  Per depth step that is ``nr * e`` bytes, two cache lines, in ``mr`` cycles, which
   the L2 cache of every supported core delivers several times over.  So B micropanels live in L2.
@@ -26,9 +28,10 @@ from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.plan.machine import Machine
 from jitgemm.plan.problem import Problem
 
-__all__ = ["Blocking", "derive"]
+__all__ = ["Blocking", "Limits", "derive"]
 
 _CHUNKS_PER_THREAD = 4
+_PAGE = 4096
 
 
 def _ceil(a: int, b: int) -> int:
@@ -53,30 +56,44 @@ class Blocking:
     pack_cols: int
 
 
-def _rows(spec: GemmSpec, problem: Problem) -> int:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a route demands of the blocking."""
+
+    threads: int
+    tile_rows: int
+    """Most rows of a microtile."""
+    whole_depth: bool
+    """One depth slice, because sums may not rest in the result between slices."""
+
+
+def _rows(most: int, m: int) -> int:
     """Rows of a full microtile: as few tiles as possible, all of about the same height."""
-    tiles = max(1, _ceil(problem.m, spec.tile.mr))
-    return max(1, _ceil(problem.m, tiles))
+    tiles = max(1, _ceil(m, most))
+    return max(1, _ceil(m, tiles))
 
 
-def derive(
-    spec: GemmSpec, problem: Problem, machine: Machine, threads: int, *, whole_depth: bool
-) -> Blocking:
+def _depth(spec: GemmSpec, k: int) -> int:
+    """Depth of a slice: the blocks that make a row of A about one page long."""
+    block = spec.element.depth_block
+    return min(k, max(1, _PAGE // spec.element.bytes // block) * block)
+
+
+def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -> Blocking:
     """Choose the loop bounds.
 
     Args:
         spec: the kernel.
         problem: the normalised problem, in the kernel's orientation.
         machine: cache sizes.
-        threads: how many will work on it.
-        whole_depth: one depth slice, because sums may not rest in the result between slices.
+        limits: what the route demands.
     """
-    size, m, n, k = spec.element.bytes, problem.m, problem.n, problem.k
-    tile_rows = _rows(spec, problem)
-    block = spec.element.depth_block
+    size, m, n, k, threads = spec.element.bytes, problem.m, problem.n, problem.k, limits.threads
+    tile_rows = _rows(limits.tile_rows, m)
     per_call = spec.b is BSource.PACKED and problem.b is not None
     few_rows = m <= 4 * spec.tile.mr
-    kc = max(1, k if whole_depth or not per_call and few_rows else min(k, block))
+    whole = limits.whole_depth or (few_rows and not per_call)
+    kc = max(1, k if whole else _depth(spec, k))
 
     mc = max(1, machine.l2.size // 4 // (kc * size) // tile_rows) * tile_rows
     nc = n

@@ -10,7 +10,7 @@ from enum import Enum
 from jitgemm.isa.tables import Isa
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, GemmSpec
-from jitgemm.plan.blocking import Blocking, derive
+from jitgemm.plan.blocking import Blocking, Limits, derive
 from jitgemm.plan.machine import Machine
 from jitgemm.plan.problem import Problem
 
@@ -18,6 +18,8 @@ __all__ = ["Context", "GemmPlan", "PackA", "make_plan", "threads_for"]
 
 _ALIGN = 64
 _MAX_BYTES = 1 << 62
+# Two multiply-adds per cycle, four cycles of latency each.
+_SUMS_TO_HIDE_LATENCY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def _aligned(size: int) -> int:
 def _orientation(problem: Problem) -> tuple[Problem, bool, str]:
     size = problem.element.bytes
     if problem.b is None:
-        return problem, False, "B is prepacked, so the product runs as given"
+        return problem, False, "a prepacked operand ties the orientation"
     if problem.epilogue.bias:
         return problem, False, "a bias per column ties the orientation"
     if problem.d.col != size and problem.d.row == size:
@@ -94,7 +96,8 @@ def _b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
         return BSource.PACKED, "B: packed per call, because its rows are not contiguous"
     limit = context.knob("rhs_pack_rows")
     if problem.m <= limit:
-        return BSource.INPLACE, f"B: read in place ({problem.m} rows reuse it, packing pays from {limit + 1})"
+        why = f"B: read in place ({problem.m} rows reuse it, packing pays from {limit + 1})"
+        return BSource.INPLACE, why
     return BSource.PACKED, f"B: packed per call, reused by {problem.m} rows"
 
 
@@ -106,23 +109,30 @@ class PackA(Enum):
     ROWS = 2
 
 
-def _packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, str]:
+def _packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
+    """How A is read, the most rows of a microtile then, and why."""
+    mr = spec.tile.mr
     reuse = -(-problem.n // spec.nr)
     stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")
     row, col = abs(problem.a.row), abs(problem.a.col)
-    if problem.m < spec.tile.mr or reuse < enough or problem.k < spec.lanes:
-        return PackA.INPLACE, f"A: read in place ({reuse} micropanels reuse it)"
+    if problem.m < mr or reuse < enough or problem.k < spec.lanes:
+        return PackA.INPLACE, mr, f"A: read in place ({reuse} micropanels reuse it)"
     if col >= stride:
-        return PackA.PANELS, f"A: packed per chunk, a depth step of {col} bytes wastes TLB entries"
+        why = f"A: packed per chunk, a depth step of {col} bytes wastes TLB entries"
+        return PackA.PANELS, mr, why
     if problem.a.col == spec.element.bytes and row:
         l1 = context.machine.l1
         way = max(l1.line, l1.size // l1.ways)
-        # Rows whose distance divides the way size share sets; the rows of a tile, met at every
-        # depth step, must not need more than half the ways of a set beside B and C.
-        sharing = -(-spec.tile.mr // max(1, way // math.gcd(row, way)))
-        if sharing > l1.ways // 2:
-            return PackA.ROWS, f"A: rows copied per chunk, their distance of {row} collides in L1"
-    return PackA.INPLACE, "A: read in place by broadcast"
+        # Rows whose distance is a multiple of the way size share sets: met at every depth step, they
+        # must leave room for B and D.  Lower tiles cost less than a copy while enough sums remain to
+        # hide the latency of a multiply-add (t10 in place 96-100 %, copied rows 94 %, at 1024 f32).
+        sets = max(1, way // math.gcd(row, way))
+        fit = (l1.ways - 2) * sets
+        if fit < mr and fit * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY:
+            return PackA.INPLACE, fit, f"A: read in place, {fit} rows at a time share L1 sets"
+        if fit < mr:
+            return PackA.ROWS, mr, f"A: rows copied per chunk, their distance {row} collides in L1"
+    return PackA.INPLACE, mr, "A: read in place by broadcast"
 
 
 def make_plan(problem: Problem, context: Context) -> GemmPlan:
@@ -143,11 +153,10 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     unit = oriented.d.col == size and (oriented.c is None or oriented.c.col == size)
     resting = oriented.k <= element.depth_block or not (oriented.in_place and oriented.c)
     direct = unit and resting
-    blocking = derive(
-        spec, oriented, context.machine, threads, whole_depth=not direct or source is BSource.INPLACE
-    )
-    pack_a, why = _packs_a(oriented, spec, context)
+    pack_a, most_rows, why = _packs_a(oriented, spec, context)
     reasons.append(why)
+    limits = Limits(threads, most_rows, not direct or source is BSource.INPLACE)
+    blocking = derive(spec, oriented, context.machine, limits)
     if not direct:
         reasons.append(
             "D: through a tile buffer, " + ("because C is D" if unit else "it has no unit stride")

@@ -16,7 +16,7 @@ from jitgemm import tuning
 from jitgemm.isa.tables import PORTABLE, Isa
 from jitgemm.jit import compiler
 from jitgemm.jit.target import choose_isa, host
-from jitgemm.lang.core import Function, Int, Ptr
+from jitgemm.lang.core import Function, Int, Ptr, parameters
 from jitgemm.plan import machine as machines
 from jitgemm.plan.route import Context
 from jitgemm.runtime import entry_code, numpy_abi, pool_code
@@ -46,7 +46,7 @@ def _cpuid_function() -> Function:
     def body(k: SystemKernel, leaf: Int, subleaf: Int, target: Ptr) -> None:
         k.cpuid(leaf, subleaf, target)
 
-    params = (("leaf", "int"), ("subleaf", "int"), ("target", "ptr"))
+    params = parameters("leaf subleaf target*")
     return NativeFunction("jitgemm_cpuid", params, body)
 
 
@@ -56,7 +56,7 @@ def _wake_function(arch: str) -> Function:
         k.fetch_add(pool.at("sequence"), 1)
         k.wake(arch, pool.at("sequence"), k.const(1 << 30))
 
-    return NativeFunction("jitgemm_wake", (("pool", "ptr"),), body)
+    return NativeFunction("jitgemm_wake", parameters("pool*"), body)
 
 
 def system_unit() -> compiler.Unit:

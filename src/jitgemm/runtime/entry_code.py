@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jitgemm.kernels.job import COUNTERS, JOB
-from jitgemm.lang.core import Cond, Function, Int, Ptr
+from jitgemm.lang.core import Cond, Function, Int, Ptr, parameters
 from jitgemm.lang.record import Record, View
 from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.pool_code import run
@@ -239,7 +239,7 @@ def call_plan(arch: str) -> Function:
         k.external("Py_IncRef", "void", d_at)
         k.ret(d_at)
 
-    params = (("owner", "ptr"), ("args", "ptr"), ("count", "int"))
+    params = parameters("owner* args* count")
     return NativeFunction("jitgemm_call_plan", params, body, returns="ptr")
 
 
@@ -331,5 +331,5 @@ def call_small(arch: str) -> Function:
         k.invoke(nest, "void", job.ptr, 0)
         k.ret(result.value)
 
-    params = (("owner", "ptr"), ("args", "ptr"), ("count", "int"))
+    params = parameters("owner* args* count")
     return NativeFunction("jitgemm_call_small", params, body, returns="ptr")

@@ -110,7 +110,7 @@ class PackedRhs:
         """Where the first micropanel begins."""
         return address(self._buffer)
 
-    def unpack(self, dtype: DTypeLike = None) -> NDArray[np.generic]:
+    def unpack(self, dtype: DTypeLike | None = None) -> NDArray[np.generic]:
         """The operand as an ordinary ``(k, n)`` array (a copy)."""
         layout = self._layout
         flat = self._buffer[: layout.nbytes].view(self._dtype)

@@ -8,7 +8,7 @@ a thread the system schedules late never holds a call up.
 
 from __future__ import annotations
 
-from jitgemm.lang.core import Function, Int, Ptr
+from jitgemm.lang.core import Function, Int, Ptr, parameters
 from jitgemm.lang.record import Record
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
@@ -57,7 +57,7 @@ def run(arch: str) -> Function:
                     k.pause()
                 k.exchange(pool.at("busy"), 0)
 
-    params = (("pool", "ptr"), ("function", "ptr"), ("job", "ptr"), ("threads", "int"))
+    params = parameters("pool* function* job* threads")
     return NativeFunction("jitgemm_run", params, body)
 
 
@@ -89,4 +89,4 @@ def worker(arch: str) -> Function:
                     k.invoke(pool.pointer("function"), "void", pool.pointer("job"), slot)
                     k.fetch_add(pool.at("finished"), 1)
 
-    return NativeFunction("jitgemm_worker", (("pool", "ptr"),), body)
+    return NativeFunction("jitgemm_worker", parameters("pool*"), body)
