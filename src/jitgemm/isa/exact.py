@@ -62,7 +62,7 @@ def _fma64(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
 
 
 def _fraction_fma(a: float, b: float, c: float, bits: int) -> float:
-    """One lane in rational arithmetic: ``int / int`` is rounded to nearest even in Python."""
+    """One lane in rational arithmetic, rounded once by :func:`_round`."""
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
         with np.errstate(all="ignore"):
             product = np.float64(a) * np.float64(b)

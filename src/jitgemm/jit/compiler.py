@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -28,12 +29,22 @@ __all__ = ["Compiled", "Unit", "assembly", "compiled", "gemm_unit", "get", "text
 
 @dataclass(frozen=True)
 class Unit:
-    """One translation unit: a name that says all about it, and its exported functions."""
+    """One translation unit: exported functions and what identifies the code.
+
+    ``identity`` says, together with the package's own source, all about the code.  A unit without
+    one is identified by its text, which must be generated first.
+    """
 
     name: str
     isa: Isa
     exports: Callable[[], list[Function]]
     kernel_class: type[LlvmKernel] = LlvmKernel
+    identity: str | None = None
+
+    @cached_property
+    def key(self) -> str:
+        """Identifies the unit in memory and, with the machine, on disk."""
+        return f"{self.name}\0{text(self) if self.identity is None else self.identity}"
 
 
 @dataclass
@@ -68,7 +79,9 @@ if hasattr(os, "register_at_fork"):
 
 def gemm_unit(spec: GemmSpec) -> Unit:
     """The unit of a GEMM spec."""
-    return Unit(spec.symbol, spec.isa, lambda: gemm_functions(spec))
+    # The symbol names what differs among built-in specs; the rest may differ in registered ones.
+    ops = ",".join(f"{name}={op.text}" for name, op in sorted(spec.isa.ops.items()))
+    return Unit(spec.symbol, spec.isa, lambda: gemm_functions(spec), identity=f"{spec!r}\0{ops}")
 
 
 def text(unit: Unit) -> str:
@@ -104,10 +117,9 @@ def assembly(unit: Unit) -> str:
 def _key(unit: Unit) -> str:
     machine = host()
     parts = (
-        unit.name,
+        unit.key,
         cache.source_digest(),
         machine.llvm,
-        llvm.__name__,
         machine.triple,
         machine.cpu,
         ",".join(sorted(machine.features)),
@@ -117,13 +129,13 @@ def _key(unit: Unit) -> str:
 
 def get(unit: Unit) -> Compiled:
     """Machine code of ``unit``: from memory, from disk, or compiled now (once, whoever asks)."""
-    known = _store.units.get(unit.name)
+    known = _store.units.get(unit.key)
     if known is not None:
         return known
     with _store.lock:
-        known = _store.units.get(unit.name)
+        known = _store.units.get(unit.key)
         if known is None:
-            known = _store.units[unit.name] = _build(unit)
+            known = _store.units[unit.key] = _build(unit)
         return known
 
 
@@ -140,7 +152,7 @@ def _build(unit: Unit) -> Compiled:
     library = llvm.JITLibraryBuilder().add_object_img(image).add_current_process()
     for name in names:
         library.export_symbol(name)
-    tracker = library.link(_store.lljit, unit.name)
+    tracker = library.link(_store.lljit, f"{unit.name}#{key}")
     return Compiled(unit.name, {n: tracker[n] for n in names}, source, tracker)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from jitgemm.errors import LanguageError
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 
@@ -109,6 +110,9 @@ class Cond:
 
     def __invert__(self) -> Cond:
         return self.k.cond_not(self)
+
+    def __bool__(self) -> bool:
+        raise LanguageError("a run-time condition has no truth value yet: use k.when or k.branches")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +294,7 @@ class Kernel(ABC):
     # -- control --------------------------------------------------------------------------------
     @abstractmethod
     def range(self, start: IntLike, stop: IntLike, step: IntLike = 1) -> Iterator[Int]:
-        """A run-time loop; ``step`` is positive."""
+        """A run-time loop; ``start`` is not negative, ``step`` is positive."""
 
     @abstractmethod
     def branches(self, cond: Cond) -> Iterator[bool]:

@@ -203,26 +203,36 @@ class LlvmKernel(Kernel):
     ) -> Vec:
         v = self.vector_type(element, lanes)
         if mask is None:
-            text = f"load {v}, ptr {p.handle}, align 1"
-        else:
-            m, name = self._mask_type(lanes), f"llvm.masked.load.{self._suffix(element, lanes)}.p0"
-            self.module.declare(f"declare {v} @{name}(ptr, i32 immarg, {m}, {v})")
-            text = (
-                f"call {v} @{name}(ptr {p.handle}, i32 1, {m} {mask.handle}, {v} zeroinitializer)"
-            )
-        return Vec(self, self._let(text), element, lanes)
+            return Vec(self, self._let(f"load {v}, ptr {p.handle}, align 1"), element, lanes)
+        wide, m, suffix, bits = self._masked(element, mask)
+        name = f"llvm.masked.load.{suffix}.p0"
+        self.module.declare(f"declare {wide} @{name}(ptr, i32 immarg, {m}, {wide})")
+        handle = self._let(
+            f"call {wide} @{name}(ptr {p.handle}, i32 1, {m} {bits}, {wide} zeroinitializer)"
+        )
+        if lanes == 1:
+            handle = self._let(f"extractelement {wide} {handle}, i64 0")
+        return Vec(self, handle, element, lanes)
 
     def store(self, p: Ptr, value: Vec, mask: Mask | None = None) -> None:
         v = self.vector_type(value.element, value.lanes)
         if mask is None:
             self._emit(f"store {v} {value.handle}, ptr {p.handle}, align 1")
             return
-        m = self._mask_type(value.lanes)
-        name = f"llvm.masked.store.{self._suffix(value.element, value.lanes)}.p0"
-        self.module.declare(f"declare void @{name}({v}, ptr, i32 immarg, {m})")
-        self._emit(
-            f"call void @{name}({v} {value.handle}, ptr {p.handle}, i32 1, {m} {mask.handle})"
-        )
+        wide, m, suffix, bits = self._masked(value.element, mask)
+        name = f"llvm.masked.store.{suffix}.p0"
+        self.module.declare(f"declare void @{name}({wide}, ptr, i32 immarg, {m})")
+        handle = value.handle
+        if value.lanes == 1:
+            handle = self._let(f"insertelement {wide} poison, {v} {handle}, i64 0")
+        self._emit(f"call void @{name}({wide} {handle}, ptr {p.handle}, i32 1, {m} {bits})")
+
+    def _masked(self, element: ElementType, mask: Mask) -> tuple[str, str, str, str]:
+        """Vector type, mask type, suffix and mask value; the intrinsics know no scalars."""
+        lanes, bits = mask.lanes, mask.handle
+        if lanes == 1:
+            bits = self._let(f"insertelement <1 x i1> poison, i1 {bits}, i64 0")
+        return f"<{lanes} x {element.llvm}>", f"<{lanes} x i1>", f"v{lanes}{element.suffix}", bits
 
     def prefetch(self, p: Ptr, *, write: bool = False, near: bool = True) -> None:
         self.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
@@ -249,6 +259,8 @@ class LlvmKernel(Kernel):
         return Vec(self, handle, scalar.element, lanes)
 
     def op(self, name: str, *args: Vec) -> Vec:
+        if name not in self.isa.ops:
+            raise LanguageError(f"{self.isa.name} has no operation {name!r}")
         row, shape = self.isa.ops[name], args[0]
         if len(args) != row.arity:
             raise LanguageError(f"{name} takes {row.arity} operands, not {len(args)}")
@@ -260,8 +272,6 @@ class LlvmKernel(Kernel):
             "s": self._suffix(shape.element, shape.lanes),
             **{hole: x.handle for hole, x in zip("abc", args, strict=False)},
         }
-        if shape.lanes == 1:
-            holes["z"] = "0.0"
         result = self._name()
         temporary = self._name()
         for line in row.text:

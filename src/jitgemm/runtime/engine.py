@@ -75,7 +75,8 @@ def system_unit() -> compiler.Unit:
 
     # Baseline code of this architecture: nothing here is worth a vector.
     isa = replace(PORTABLE, name="system", arch=arch)
-    return compiler.Unit(f"jitgemm_system__{arch}", isa, exports, SystemKernel)
+    name = f"jitgemm_system__{arch}"
+    return compiler.Unit(name, isa, exports, SystemKernel, identity=name)
 
 
 def record_array(slots: int) -> np.ndarray:

@@ -1,0 +1,243 @@
+"""jitgemm and its peers in one interleaved run.
+
+Each peer lives in a process of its own, stopped while another one is measured, so that thread pools
+do not disturb each other.  A figure is the median over rounds of the median time of one turn;
+a ratio is the median over rounds of the ratio within the round, which cancels drift of the machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing as mp
+import os
+import signal
+import statistics
+import sysconfig
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Call = Callable[[], object]
+Shape = tuple[int, int, int]  # m, k, n
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product: element type (``f4``/``f8``), shape, and whether B may be prepacked."""
+
+    dtype: str
+    shape: Shape
+    prepacked: bool = False
+    relu: bool = False
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self.shape))
+
+
+@dataclass
+class Row:
+    """What was measured for a case: GFLOP/s by variant, and jitgemm's ratio to the best other."""
+
+    case: Case
+    gflops: dict[str, float] = field(default_factory=dict)
+    peak: float = 0.0
+    ratio: float = 0.0
+    best_other: str = ""
+
+
+def _operands(case: Case) -> tuple[Any, Any, Any, Any]:
+    import numpy as np
+
+    m, k, n = case.shape
+    rng = np.random.default_rng(1)
+    a = (rng.random((m, k)) - 0.5).astype(case.dtype)
+    b = (rng.random((k, n)) - 0.5).astype(case.dtype)
+    return a, b, np.empty((m, n), case.dtype), np.linspace(-1, 1, n).astype(case.dtype)
+
+
+def numpy_calls(case: Case, threads: int) -> dict[str, Call]:
+    import numpy as np
+
+    a, b, c, bias = _operands(case)
+
+    def fused() -> None:
+        np.matmul(a, b, out=c)
+        np.add(c, bias, out=c)
+        np.maximum(c, 0, out=c)
+
+    return {"NumPy": fused if case.relu else lambda: np.matmul(a, b, out=c)}
+
+
+def mkl_calls(case: Case, threads: int) -> dict[str, Call]:
+    library = sorted(Path(sysconfig.get_paths()["data"], "lib").glob("libmkl_rt.so*"))[0]
+    mkl = ctypes.CDLL(str(library))
+    mkl.MKL_Set_Num_Threads(threads)
+    if case.relu:
+        return {}
+    a, b, c, _ = _operands(case)
+    m, k, n = case.shape
+    single = case.dtype == "f4"
+    real = ctypes.c_float if single else ctypes.c_double
+    pa, pb, pc = (ctypes.c_void_p(x.ctypes.data) for x in (a, b, c))
+    gemm, one, zero = mkl.cblas_sgemm if single else mkl.cblas_dgemm, real(1), real(0)
+    keep = (a, b, c)
+    calls: dict[str, Call] = {
+        "MKL": lambda: (keep, gemm(101, 111, 111, m, n, k, one, pa, k, pb, n, zero, pc, n))
+    }
+    if case.prepacked:
+        kind = "s" if single else "d"
+        size = getattr(mkl, f"cblas_{kind}gemm_pack_get_size")
+        size.restype = ctypes.c_size_t
+        buffer = ctypes.create_string_buffer(size(162, m, n, k) + 128)
+        at = ctypes.c_void_p(-(-ctypes.addressof(buffer) // 64) * 64)
+        getattr(mkl, f"cblas_{kind}gemm_pack")(101, 162, 111, m, n, k, one, pb, n, at)
+        compute = getattr(mkl, f"cblas_{kind}gemm_compute")
+        calls["MKL packed"] = lambda: (
+            buffer, compute(101, 111, 151, m, n, k, pa, k, at, n, zero, pc, n)
+        )  # fmt: skip
+    return calls
+
+
+def torch_calls(case: Case, threads: int) -> dict[str, Call]:
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)  # noqa: FBT003
+    a, b, c, bias = (torch.from_numpy(x) for x in _operands(case))
+    calls: dict[str, Call] = {}
+    if not case.relu:
+        calls["torch.mm"] = lambda: torch.mm(a, b, out=c)
+    if case.dtype == "f4":
+        weight = torch.ops.mkldnn._reorder_linear_weight(b.t().contiguous(), case.shape[0])
+        kind, extra = ("relu", bias) if case.relu else ("none", None)
+        linear = torch.ops.mkldnn._linear_pointwise
+        calls["torch oneDNN packed"] = lambda: linear(a, weight, extra, kind, [], "")
+    return calls
+
+
+def jitgemm_calls(case: Case, threads: int) -> dict[str, Call]:
+    import jitgemm
+
+    jitgemm.set_num_threads(threads)
+    a, b, c, bias = _operands(case)
+    options: dict[str, Any] = {"bias": bias, "activation": "relu"} if case.relu else {}
+    calls: dict[str, Call] = {"jitgemm gemm": lambda: jitgemm.gemm(a, b, out=c, **options)}
+    plan = jitgemm.plan(a, b, out=c, **options)
+    calls["jitgemm plan"] = lambda: plan(a, b, c)
+    if case.prepacked:
+        w = jitgemm.prepack_rhs(b)
+        packed = jitgemm.plan(a, w, out=c, **options)
+        calls["jitgemm prepacked"] = lambda: packed(a, w, c)
+        if case.relu:
+            bare = jitgemm.plan(a, w, out=c)
+            calls["jitgemm prepacked, no epilogue"] = lambda: bare(a, w, c)
+    return calls
+
+
+PEERS = {"numpy": numpy_calls, "mkl": mkl_calls, "torch": torch_calls, "jitgemm": jitgemm_calls}
+
+
+def _turn(call: Call, seconds: float) -> float:
+    start = time.perf_counter()
+    call()
+    repeat = max(1, int(4e-4 / max(1e-9, time.perf_counter() - start)))
+    times, end = [], time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        for _ in range(repeat):
+            call()
+        times.append((time.perf_counter() - start) / repeat)
+    return statistics.median(times)
+
+
+def _serve(name: str, threads: int, pipe: Any) -> None:
+    calls: dict[str, Call] = {}
+    try:
+        while True:
+            order, argument = pipe.recv()
+            if order == "build":
+                try:
+                    calls = PEERS[name](argument, threads)
+                    pipe.send(list(calls))
+                except Exception as e:  # noqa: BLE001  # reported to the parent
+                    pipe.send(f"{type(e).__name__}: {e}")
+            elif order == "peak":
+                from jitgemm.isa.types import F32, F64
+                from jitgemm.runtime.peak import measure_peak
+
+                pipe.send(measure_peak(F32 if argument == "f4" else F64) * 1e-9)
+            else:
+                variant, seconds = argument
+                pipe.send(_turn(calls[variant], seconds))
+    except EOFError:
+        return
+
+
+class Peer:
+    """A peer's process."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        context = mp.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        for variable in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+            os.environ.pop(variable, None)
+        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ[variable] = str(threads)
+        self.process = context.Process(target=_serve, args=(name, threads, theirs), daemon=True)
+        self.process.start()
+
+    def ask(self, order: str, argument: object) -> Any:
+        """Wake the process, have it do something, stop it again."""
+        pid = self.process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGCONT)
+        self.pipe.send((order, argument))
+        answer = self.pipe.recv()
+        os.kill(pid, signal.SIGSTOP)
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+
+
+def measure(
+    cases: list[Case], threads: int, *, rounds: int = 9, seconds: float = 0.02,
+    progress: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:  # fmt: skip
+    """Measure every case with every peer that is installed."""
+    peers = {name: Peer(name, threads) for name in PEERS}
+    rows = []
+    for case in cases:
+        row, variants = Row(case), []
+        for name, peer in peers.items():
+            built = peer.ask("build", case)
+            if isinstance(built, str):
+                print(f"{name}: left out ({built})")
+                continue
+            variants += [(name, variant) for variant in built]
+        times: dict[str, list[float]] = {variant: [] for _, variant in variants}
+        peaks = []
+        for turn in range(rounds + 1):
+            peak = peers["jitgemm"].ask("peak", case.dtype) * threads
+            for name, variant in variants:
+                t = peers[name].ask("turn", (variant, seconds))
+                if turn:  # the first round warms up
+                    times[variant].append(t)
+            peaks.append(peak)
+        m, k, n = case.shape
+        row.peak = statistics.median(peaks)
+        row.gflops = {v: 2e-9 * m * k * n / statistics.median(t) for v, t in times.items()}
+        mine = max((v for v in times if v.startswith("jitgemm")), key=lambda v: row.gflops[v])
+        others = [v for v in times if not v.startswith("jitgemm")]
+        if others:
+            row.best_other = max(others, key=lambda v: row.gflops[v])
+            pairs = zip(times[row.best_other], times[mine], strict=True)
+            row.ratio = statistics.median(y / x for y, x in pairs)
+        rows.append(row)
+        progress(row)
+    for peer in peers.values():
+        peer.close()
+    return rows

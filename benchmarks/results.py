@@ -1,0 +1,211 @@
+"""Measure, and write RESULTS.md.  Takes about a quarter of an hour on a quiet machine.
+
+    python benchmarks/results.py [--rounds 9] [--quick] [--output benchmarks/RESULTS.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from peers import Case, Row, measure
+
+SQUARES = (256, 512, 1024, 2048)
+WEIGHTS = (
+    (1, 512, 512), (1, 4096, 4096), (4, 1024, 1024), (8, 768, 3072), (16, 512, 256),
+    (32, 1024, 4096), (128, 768, 768), (512, 768, 3072),
+)  # fmt: skip
+FUSED = ((8, 768, 3072), (128, 768, 768), (512, 768, 3072))
+
+_STARTUP = """
+import json, sys, time
+t0 = time.perf_counter()
+import numpy as np
+t1 = time.perf_counter()
+import jitgemm
+t2 = time.perf_counter()
+a = np.ones((64, 300), np.float32); b = np.ones((300, 70), np.float32)
+t3 = time.perf_counter()
+jitgemm.gemm(a, b)
+t4 = time.perf_counter()
+print(json.dumps([1e3 * (t2 - t1), 1e3 * (t4 - t3)]))
+"""
+_CALLS = """
+import json, timeit
+import numpy as np
+import jitgemm
+rows = []
+with jitgemm.threads(1):
+    for n in (4, 8, 16, 32):
+        a = np.ones((n, n), np.float32); b = np.ones((n, n), np.float32)
+        c = np.empty((n, n), np.float32)
+        p = jitgemm.plan(a, b, out=c)
+        statements = {
+            "plan": "p(a, b, c)", "matmul": "jitgemm.matmul(a, b)", "gemm": "jitgemm.gemm(a, b, out=c)",
+            "np.matmul": "np.matmul(a, b)", "np.matmul, out": "np.matmul(a, b, out=c)",
+        }
+        best = {k: [] for k in statements}
+        for _ in range(9):
+            for k, s in statements.items():
+                best[k].append(timeit.timeit(s, globals=globals(), number=20000) / 20000 * 1e9)
+        rows.append({"n": n, **{k: sorted(v)[4] for k, v in best.items()}})
+print(json.dumps(rows))
+"""
+_SHAPES = """
+import json, os
+import numpy as np
+import jitgemm
+from jitgemm.jit.compiler import compiled
+def rss():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+rng = np.random.default_rng(3)
+pool = rng.random(1 << 20).astype(np.float32)
+out = np.empty(1 << 18, np.float32)
+def product():
+    m, n, k = (int(x) for x in rng.integers(1, 400, 3))
+    a, b = pool[: m * k].reshape(m, k), pool[: k * n].reshape(k, n)
+    jitgemm.gemm(a, b, out=out[: m * n].reshape(m, n))
+for _ in range(200):
+    product()
+units, before = len(compiled()), rss()
+for _ in range(5000):
+    product()
+print(json.dumps([len(compiled()) - units, (rss() - before) / 2**20]))
+"""
+
+
+def snippet(code: str, **variables: str) -> object:
+    """Run a snippet in a fresh interpreter without this machine's BLAS overrides."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS")} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
+    )
+    return json.loads(done.stdout)
+
+
+def startup() -> list[str]:
+    """Import, first product with an empty and with a warm disk cache: medians of 9."""
+    cold, warm, imports = [], [], []
+    for _ in range(9):
+        with tempfile.TemporaryDirectory() as folder:
+            cold.append(snippet(_STARTUP, JITGEMM_CACHE_DIR=folder)[1])
+            taken, first = snippet(_STARTUP, JITGEMM_CACHE_DIR=folder)
+            warm.append(first)
+            imports.append(taken)
+    grown = snippet(_SHAPES)
+    return [
+        "| what | measured | floor |", "|---|---|---|",
+        f"| `import jitgemm` beyond `import numpy` | {statistics.median(imports):.0f} ms | 120 ms |",
+        f"| first product, empty disk cache | {statistics.median(cold):.0f} ms | 500 ms |",
+        f"| first product, warm disk cache | {statistics.median(warm):.0f} ms | 40 ms |",
+        f"| 5,000 random shapes: kernels compiled | {grown[0]} | 0 |",
+        f"| 5,000 random shapes: growth of resident memory | {grown[1]:.1f} MiB | 16 MiB |",
+    ]  # fmt: skip
+
+
+def calls() -> list[str]:
+    """Nanoseconds per call of small products, everything included."""
+    rows = snippet(_CALLS)
+    names = [k for k in rows[0] if k != "n"]
+    lines = ["| n | " + " | ".join(names) + " | matmul over NumPy |", "|---" * (len(names) + 2) + "|"]
+    for row in rows:
+        cells = " | ".join(f"{row[k]:.0f} ns" for k in names)
+        lines.append(f"| {row['n']} | {cells} | {row['np.matmul'] / row['matmul']:.1f}x |")
+    return lines
+
+
+def table(rows: list[Row]) -> list[str]:
+    """GFLOP/s by variant, the ratio to the best peer, the share of the register-only loop."""
+    names: list[str] = []
+    for row in rows:
+        names += [v for v in row.gflops if v not in names]
+    head = ["m x k x n", *names, "jitgemm / best peer", "of the loop"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for row in rows:
+        best = max(g for v, g in row.gflops.items() if v.startswith("jitgemm"))
+        cells = [f"{row.gflops[v]:.1f}" if v in row.gflops else "" for v in names]
+        ratio = f"**{row.ratio:.2f}** ({row.best_other})"
+        share = f"{100 * best / row.peak:.0f} %"
+        lines.append("| " + " | ".join([str(row.case), *cells, ratio, share]) + " |")
+    return lines
+
+
+def machine() -> str:
+    """One line about where this was measured."""
+    model = platform.processor()
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        fields = dict(
+            line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line
+        )
+        fields = {k.strip(): v.strip() for k, v in fields.items()}
+        model = f"{fields['model name']} (family {fields['cpu family']}, model {fields['model']})"
+    except (OSError, KeyError):
+        pass
+    import jitgemm
+
+    config = jitgemm.show_config()
+    versions = []
+    for name in ("numpy", "llvmlite", "mkl", "torch"):
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            versions.append(f"{name} not installed")
+    caches = config["caches"]
+    return (
+        f"{model}, LLVM name {config['cpu']}, {os.cpu_count()} processors (virtual machine), caches "
+        f"{caches['l1d'] >> 10} KiB / {caches['l2'] >> 10} KiB / {caches['l3'] >> 20} MiB; ISA "
+        f"{config['isa']}; Python {platform.python_version()}; " + ", ".join(versions)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--quick", action="store_true", help="one thread, few shapes")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "RESULTS.md")
+    options = parser.parse_args()
+    squares = SQUARES[:2] if options.quick else SQUARES
+    weights = WEIGHTS[:3] if options.quick else WEIGHTS
+    suites = [
+        ("Square, f32", [Case("f4", (n, n, n), prepacked=True) for n in squares]),
+        ("Square, f64", [Case("f8", (n, n, n)) for n in squares]),
+        ("Fixed weights (B prepacked), f32", [Case("f4", s, prepacked=True) for s in weights]),
+        ("Fixed weights with bias and relu, f32",
+         [Case("f4", s, prepacked=True, relu=True) for s in FUSED]),
+    ]  # fmt: skip
+    parts = [
+        "# Measured results", "",
+        "Written by `benchmarks/results.py`; do not edit.", "",
+        f"* Machine: {machine()}",
+        f"* Date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        f"* Method: one process per peer, stopped while another runs; {options.rounds} interleaved "
+        "rounds of 20 ms per variant; GFLOP/s are medians over rounds, ratios medians of the ratios "
+        "within a round; `OPENBLAS_CORETYPE` and `OPENBLAS_L2_SIZE` unset.",
+        "* The loop: the best of several runs of a register-only loop of 512-bit (or the ISA's "
+        "widest) multiply-adds, generated by jitgemm, times the thread count.",
+        "", "## Start-up and memory", "", *startup(), "", "## Cost of a call, f32, one thread", "",
+        *calls(), "",
+    ]  # fmt: skip
+    for threads in (1,) if options.quick else (1, 2):
+        for title, cases in suites:
+            print(f"== {title}, {threads} thread(s)", flush=True)
+            rows = measure(
+                cases, threads, rounds=options.rounds,
+                progress=lambda row: print(row.case, row.gflops, f"{row.ratio:.2f}", flush=True),
+            )  # fmt: skip
+            parts += [f"## {title}, {threads} thread(s), GFLOP/s", "", *table(rows), ""]
+    options.output.write_text("\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""A cache folder of the session's own, a guard over pinned instruction sets, shared fixtures."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Before jitgemm is imported: nobody's own cache is read or written.  Processes started by tests
+# share the folder, as do the workers of a session that runs in parallel.
+_OWNER = "JITGEMM_TEST_CACHE"
+if os.environ.get(_OWNER) is None:
+    _folder = tempfile.mkdtemp(prefix="jitgemm-tests-")
+    os.environ[_OWNER] = os.environ["JITGEMM_CACHE_DIR"] = _folder
+    _pid = os.getpid()
+    # A forked child leaves through os._exit, but must not take the folder along in any case.
+    atexit.register(lambda: os.getpid() == _pid and shutil.rmtree(_folder, ignore_errors=True))
+
+import numpy as np
+
+import jitgemm
+from jitgemm.api import dispatch, product
+from jitgemm.runtime import engine as engines
+
+# Folders whose tests compute through the public functions, on the instruction set in use.
+_COMPUTING = {"correctness", "properties", "contracts"}
+_ran = False
+_promise = pytest.StashKey[str]()
+
+
+def _broken_promise() -> str | None:
+    """Why a pinned instruction set was not really tested."""
+    promised = os.environ.get("JITGEMM_ISA")
+    if not promised or not _ran:
+        return None
+    built = engines._engine
+    used = "none" if built is None else built.isa.name
+    return None if used == promised.lower() else f"JITGEMM_ISA={promised} was promised, {used} was used"
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    global _ran
+    if report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
+        _ran |= bool(_COMPUTING & set(Path(report.nodeid.split("::")[0]).parts))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if getattr(session.config.option, "numprocesses", None):
+        return  # the workers compute, not this process
+    broken = _broken_promise()
+    if broken is not None:
+        session.config.stash[_promise] = broken
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    broken = config.stash.get(_promise, None)
+    if broken is not None:
+        terminalreporter.section("promised instruction set", red=True)
+        terminalreporter.line(broken)
+
+
+def _forget() -> None:
+    engines.knob.cache_clear()
+    dispatch.entries.clear()
+    product._cache.clear()
+
+
+@pytest.fixture
+def knobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Set knobs by name for one test; plans made before are forgotten."""
+
+    def set_knobs(**values: int) -> None:
+        for name, value in values.items():
+            monkeypatch.setenv(f"JITGEMM_{name.upper()}", str(value))
+        _forget()
+
+    yield set_knobs
+    monkeypatch.undo()
+    _forget()
+
+
+@pytest.fixture
+def eager_threads(knobs: Callable[..., None]) -> None:
+    """Use all the threads a call asks for, however little there is to do."""
+    knobs(parallel_flops=1)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20_261_130)
+
+
+@pytest.fixture
+def fused() -> bool:
+    """Whether the instruction set in use rounds a multiply-add once."""
+    return engines.engine().isa.fused
+
+
+@pytest.fixture(params=[np.float32, np.float64], ids=["f32", "f64"])
+def dtype(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_found() -> Iterator[None]:
+    before = jitgemm.get_num_threads()
+    yield
+    assert jitgemm.get_num_threads() == before, "a test changed the number of threads"
