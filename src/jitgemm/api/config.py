@@ -11,7 +11,7 @@ from jitgemm import tuning
 from jitgemm.errors import message
 from jitgemm.jit import cache, compiler
 from jitgemm.jit.target import host
-from jitgemm.plan.machine import usable_cpus
+from jitgemm.planner.machine import usable_cpus
 from jitgemm.runtime.engine import engine, knob
 
 __all__ = ["get_num_threads", "resolve_threads", "set_num_threads", "show_config", "threads"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from jitgemm.api.product import Product
 from jitgemm.kernels.job import JOB
-from jitgemm.plan.route import make_plan
+from jitgemm.planner.route import make_plan
 from jitgemm.runtime.driver import Executable, Span, scalar_slot
 from jitgemm.runtime.engine import engine, knob, record_array
 from jitgemm.runtime.entry_code import B_BUFFER, B_HANDLE, B_MATRIX, PLAN

@@ -14,7 +14,7 @@ from jitgemm.api.operands import Array
 from jitgemm.api.product import Options, Product
 from jitgemm.errors import message
 from jitgemm.jit import compiler
-from jitgemm.plan.explain import explain
+from jitgemm.planner.explain import explain
 from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine
 from jitgemm.runtime.memory import Workspace

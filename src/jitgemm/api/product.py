@@ -21,8 +21,8 @@ from jitgemm.api.operands import (
 from jitgemm.errors import message
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.spec import Epilogue
-from jitgemm.plan.problem import Operand, Problem
-from jitgemm.plan.route import make_plan
+from jitgemm.planner.problem import Operand, Problem
+from jitgemm.planner.route import make_plan
 from jitgemm.runtime.driver import Executable, Span
 from jitgemm.runtime.engine import engine
 from jitgemm.runtime.memory import Workspace

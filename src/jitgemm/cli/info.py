@@ -13,7 +13,7 @@ from jitgemm.cli.tables import Table, byte_size, show
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit.target import available
 from jitgemm.kernels import registry
-from jitgemm.plan.machine import usable_cpus
+from jitgemm.planner.machine import usable_cpus
 
 __all__ = ["add_parser", "describe"]
 

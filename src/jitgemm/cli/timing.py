@@ -8,7 +8,7 @@ from itertools import repeat
 from statistics import median
 from time import perf_counter
 
-from jitgemm.plan.machine import usable_cpus
+from jitgemm.planner.machine import usable_cpus
 
 __all__ = ["busy", "ratio", "take_turns"]
 

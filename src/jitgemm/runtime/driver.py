@@ -15,8 +15,8 @@ from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.kernels.nest import nest, pack_b
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function
-from jitgemm.plan.problem import Operand
-from jitgemm.plan.route import GemmPlan, PackA
+from jitgemm.planner.problem import Operand
+from jitgemm.planner.route import GemmPlan, PackA
 from jitgemm.runtime.engine import Engine, engine, record_array
 from jitgemm.runtime.memory import Workspace, address, thread_workspace
 

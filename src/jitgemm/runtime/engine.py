@@ -17,8 +17,8 @@ from jitgemm.isa.tables import PORTABLE, Isa
 from jitgemm.jit import compiler
 from jitgemm.jit.target import choose_isa, host
 from jitgemm.lang.core import Function, Int, Ptr, parameters
-from jitgemm.plan import machine as machines
-from jitgemm.plan.route import Context
+from jitgemm.planner import machine as machines
+from jitgemm.planner.route import Context
 from jitgemm.runtime import entry_code, numpy_abi, pool_code
 from jitgemm.runtime.entry_code import SCRATCH
 from jitgemm.runtime.memory import address, aligned_buffer

@@ -25,8 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jitgemm.kernels.spec import BSource, GemmSpec
-from jitgemm.plan.machine import Machine
-from jitgemm.plan.problem import Problem
+from jitgemm.planner.machine import Machine
+from jitgemm.planner.problem import Problem
 
 __all__ = ["Blocking", "Limits", "derive"]
 

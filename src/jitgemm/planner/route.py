@@ -10,9 +10,9 @@ from enum import Enum
 from jitgemm.isa.tables import Isa
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, GemmSpec
-from jitgemm.plan.blocking import Blocking, Limits, derive
-from jitgemm.plan.machine import Machine
-from jitgemm.plan.problem import Problem
+from jitgemm.planner.blocking import Blocking, Limits, derive
+from jitgemm.planner.machine import Machine
+from jitgemm.planner.problem import Problem
 
 __all__ = ["Context", "GemmPlan", "PackA", "make_plan", "threads_for"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jitgemm.plan.machine import Machine
-from jitgemm.plan.route import GemmPlan
+from jitgemm.planner.machine import Machine
+from jitgemm.planner.route import GemmPlan
 
 __all__ = ["explain"]
 

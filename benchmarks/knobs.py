@@ -1,0 +1,50 @@
+"""Where the thresholds of ``jitgemm.tuning`` lie on this machine.
+
+    python benchmarks/knobs.py
+"""
+
+from __future__ import annotations
+
+from direct import Setting, medians, runner
+from jitgemm.isa.types import F32
+
+
+def parallel_flops() -> None:
+    """Two threads against one, by the amount of work."""
+    print("parallel_flops: time of one thread over time of two\n")
+    print("| n | million operations | one / two |\n|---|---|---|")
+    for n in (48, 64, 80, 96, 112, 128, 160, 192, 256):
+        runs = {
+            str(t): runner(
+                Setting(F32, (n, n, n), threads=t, prepacked=True, knobs={"parallel_flops": 1})
+            )
+            for t in (1, 2)
+        }
+        times = medians(runs)
+        print(f"| {n} | {2e-6 * n**3:.2f} | {times['1'] / times['2']:.2f} |", flush=True)
+
+
+def rhs_pack_rows() -> None:
+    """Reading a row-major B in place against packing it, by the rows that reuse it."""
+    print("\nrhs_pack_rows: time packed per call over time in place\n")
+    shapes = ((256, 256), (1024, 1024), (768, 3072), (4096, 4096))
+    print("| m | " + " | ".join(f"k={k} n={n}" for k, n in shapes) + " |\n" + "|---" * 5 + "|")
+    for m in (7, 14, 28, 42, 56, 84, 112, 168):
+        cells = []
+        for k, n in shapes:
+            runs = {
+                name: runner(Setting(F32, (m, k, n), knobs={"rhs_pack_rows": rows}))
+                for name, rows in (("in place", 10**6), ("packed", 1))
+            }
+            times = medians(runs, rounds=9)
+            cells.append(f"{times['packed'] / times['in place']:.2f}")
+        print(f"| {m} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    parallel_flops()
+    rhs_pack_rows()
+
+
+if __name__ == "__main__":
+    main()
