@@ -27,16 +27,20 @@ def parallel_flops() -> None:
 def rhs_pack_rows() -> None:
     """Reading a row-major B in place against packing it, by the rows that reuse it."""
     print("\nrhs_pack_rows: time packed per call over time in place\n")
-    shapes = ((256, 256), (1024, 1024), (768, 3072), (4096, 4096))
-    print("| m | " + " | ".join(f"k={k} n={n}" for k, n in shapes) + " |\n" + "|---" * 5 + "|")
-    for m in (7, 14, 28, 42, 56, 84, 112, 168):
+    shapes = (
+        (256, 256), (256, 512), (512, 256), (64, 2048), (200, 600), (512, 512), (500, 500),
+        (1024, 1024), (1000, 1000), (768, 3072), (1024, 4096), (4096, 4096),
+    )  # fmt: skip
+    head = " | ".join(f"k={k} n={n}" for k, n in shapes)
+    print(f"| m | {head} |\n" + "|---" * (len(shapes) + 1) + "|")
+    for m in (7, 14, 28, 42, 56, 84, 112, 256, 512):
         cells = []
         for k, n in shapes:
             runs = {
                 name: runner(Setting(F32, (m, k, n), knobs={"rhs_pack_rows": rows}))
                 for name, rows in (("in place", 10**6), ("packed", 1))
             }
-            times = medians(runs, rounds=9)
+            times = medians(runs, rounds=7)
             cells.append(f"{times['packed'] / times['in place']:.2f}")
         print(f"| {m} | " + " | ".join(cells) + " |", flush=True)
 

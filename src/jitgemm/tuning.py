@@ -43,10 +43,11 @@ KNOBS = {
     for knob in (
         _knob(
             "parallel_flops",
-            2_000_000,
+            1_200_000,
             0,
             "operations (2 m n k) per thread below which fewer threads are used",
-            "benchmarks/knobs.py, Zen 5 VM, 2 cores, 2026-11-30: two threads win from 1.2e6 up",
+            "benchmarks/knobs.py, Zen 5 VM, 2 cores, 2026-11-30: two threads win from 1.8e6 up, by "
+            "1.2 at 2.8e6",
         ),
         _knob(
             "gil_flops",
@@ -64,10 +65,11 @@ KNOBS = {
         ),
         _knob(
             "rhs_pack_rows",
-            28,
+            32,
             1,
-            "rows of A from which a row-major B is packed; below, its rows are read in place",
-            "benchmarks/knobs.py, Zen 5 VM, 2026-11-30: packing costs about two passes over B",
+            "rows of A up to which a row-major B with page-strided rows is read in place; other "
+            "strides get 2 to 16 times as many (planner.route)",
+            "benchmarks/knobs.py, Zen 5 VM, 2026-11-30: k=1024 n=4096 packs faster from 42 rows",
         ),
         _knob(
             "lhs_pack_stride",

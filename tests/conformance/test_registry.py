@@ -34,7 +34,7 @@ from jitgemm.kernels.spec import Activation, BSource, Epilogue, GemmSpec
 from jitgemm.lang.core import Function
 from jitgemm.lang.interp import Memory, dtype_of, run
 from jitgemm.lang.record import Record
-from jitgemm.plan.route import PackA
+from jitgemm.planner.route import PackA
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -428,7 +428,7 @@ class NestCase:
             "tile_rows": self.tile_rows, "group": spec.tile.group_for(self.tile_rows),
             "rows_per_chunk": rows, "row_chunks": -(-m // rows),
             "cols_per_chunk": per_chunk * spec.nr, "col_chunks": -(-block // per_chunk),
-            "depth_per_slice": kc, "slices": max(1, -(-depth // kc)),
+            "depth_per_slice": kc, "slices": max(1, -(-depth // kc)), "depth_step": kc,
             "cols_per_block": block * spec.nr, "blocks": -(-all_panels // block),
             "pack_chunks": -(-block // self.pack_panels) if per_call else 0,
             "pack_cols": self.pack_panels * spec.nr,

@@ -58,6 +58,7 @@ JOB = Record(
     "col_chunks",
     "depth_per_slice",  # a multiple of the depth block, or k
     "slices",
+    "depth_step",  # depth a chunk sweeps all its rows over before it goes deeper
     "cols_per_block",  # the columns packed at a time
     "blocks",
     "pack_chunks",  # tickets per (block, slice) that pack B; 0: B needs no packing

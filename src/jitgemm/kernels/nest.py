@@ -191,7 +191,11 @@ def _chunk(spec: GemmSpec) -> Function:
         tile_rows, group = job.int("tile_rows"), job.int("group")
         d_row, d_col = job.int("d_row"), job.int("d_col")
         a_tile = job.int("a_tile")
-        b_panel = job.int("panel_stride")
+        b_panel, step = job.int("panel_stride"), job.int("depth_step")
+        b_row = k.const(spec.panel_row) if spec.b is BSource.PACKED else job.int("b_row")
+        a_col = job.int("a_col")
+        # What to fetch early: the part of this panel below, or the same part of the next panel.
+        ahead = k.select(p1 - p0 > step, step * b_row, b_panel)
         d = job.pointer("d")
         c = job.pointer("c") if spec.epilogue.beta else d
         c_row, c_col = (
@@ -210,21 +214,27 @@ def _chunk(spec: GemmSpec) -> Function:
                 if spec.epilogue.bias:
                     tile.set("bias", job.pointer("bias") + j * size)
                 tile.set("cols", k.min(width, j1 - j))
-                for i in k.range(i0, i1, tile_rows):
-                    target = d + i * d_row + j * d_col
-                    tile.set("partial", target)
-                    tile.set("partial_row", d_row)
-                    tile.set("target", target)
-                    tile.set("target_row", d_row)
-                    if spec.epilogue.beta:
-                        tile.set("c", c + i * c_row + j * c_col)
-                        tile.set("c_row", c_row)
-                    rows = k.min(tile_rows, i1 - i)
-                    half = (i - i0) // tile_rows % 2 * ((p1 - p0) * spec.panel_row // 2)
-                    tile.set("ahead", panel + b_panel + half)
-                    variant = panels_at_once * _ROWS_BITS + rows
-                    at = a + (i - i0) // tile_rows * a_tile
-                    k.call(run_tile, job_at, tile_at, at, panel, variant, p0, p1)
+                # At least one round: without depth there still is an epilogue.
+                for p in k.range(p0, k.select(p1 > p0, p1, p0 + 1), step):
+                    end = k.min(p + step, p1)
+                    at_b, at_a = panel + (p - p0) * b_row, a + (p - p0) * a_col
+                    for i in k.range(i0, i1, tile_rows):
+                        target = d + i * d_row + j * d_col
+                        tile.set("partial", target)
+                        tile.set("partial_row", d_row)
+                        tile.set("target", target)
+                        tile.set("target_row", d_row)
+                        if spec.epilogue.beta:
+                            tile.set("c", c + i * c_row + j * c_col)
+                            tile.set("c_row", c_row)
+                        rows = k.min(tile_rows, i1 - i)
+                        index = (i - i0) // tile_rows
+                        half = index % 2 * ((end - p) * spec.panel_row // 2)
+                        tile.set("ahead", at_b + ahead + half)
+                        variant = panels_at_once * _ROWS_BITS + rows
+                        k.call(
+                            run_tile, job_at, tile_at, at_a + index * a_tile, at_b, variant, p, end
+                        )
 
         sweep(j0, j0 + grouped, group * spec.nr, group)
         sweep(j0 + grouped, j1, k.const(spec.nr), k.const(1))

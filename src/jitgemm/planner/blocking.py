@@ -3,8 +3,7 @@
 Notation: element size ``e``, register tile ``mr x nr``, depth slice ``kc``, ``mc`` rows of A, ``nc`` columns
 of B.
 
-* ``kc``: the whole of ``k`` when B is prepacked and few rows reuse it, so that D is written once.  Else
-  the depth blocks that make a row of A one page long (1024 floats, 512 doubles), so that the sums
+* ``kc``: the depth blocks that make a row of A one page long (1024 floats, 512 doubles), so that the sums
   pass through D once per page.  Blocks, not slices, decide the order of the sum, so this is free.
   One block (512 floats) costs 2 % more at 1024 (D is read and written twice), two blocks of doubles
   5-10 % more at 2048 (Zen 5, 1 MiB of L2, 2026-11-30).
@@ -50,6 +49,7 @@ class Blocking:
     col_chunks: int
     depth_per_slice: int
     slices: int
+    depth_step: int
     cols_per_block: int
     blocks: int
     pack_chunks: int
@@ -92,10 +92,15 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
     tile_rows = _rows(limits.tile_rows, m)
     per_call = spec.b is BSource.PACKED and problem.b is not None
     few_rows = m <= 4 * spec.tile.mr
-    whole = limits.whole_depth or (few_rows and not per_call)
-    kc = max(1, k if whole else _depth(spec, k))
+    # Few rows meet B once: a chunk takes the whole depth and all rows, in steps that keep the part of
+    # a panel its rows share in L2.
+    at_once = few_rows and not per_call
+    step = max(1, k if limits.whole_depth else _depth(spec, k))
+    kc = max(1, k) if at_once else step
 
     mc = max(1, machine.l2.size // 4 // (kc * size) // tile_rows) * tile_rows
+    if at_once:
+        mc = max(1, m)
     nc = n
     if per_call:
         budget = max(1, machine.l3.size // 2 // (kc * size) // spec.nr) * spec.nr
@@ -129,6 +134,7 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
         col_chunks=_ceil(nc, cols_per_chunk),
         depth_per_slice=kc,
         slices=max(1, _ceil(k, kc)),
+        depth_step=step,
         cols_per_block=nc,
         blocks=blocks,
         pack_chunks=pack_chunks,

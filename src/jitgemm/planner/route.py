@@ -17,6 +17,7 @@ from jitgemm.planner.problem import Problem
 __all__ = ["Context", "GemmPlan", "PackA", "make_plan", "threads_for"]
 
 _ALIGN = 64
+_PAGE = 4096
 _MAX_BYTES = 1 << 62
 # Two multiply-adds per cycle, four cycles of latency each.
 _SUMS_TO_HIDE_LATENCY = 8
@@ -94,11 +95,29 @@ def _b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
         return BSource.PACKED, "B: prepacked micropanels"
     if problem.b.col != problem.element.bytes:
         return BSource.PACKED, "B: packed per call, because its rows are not contiguous"
-    limit = context.knob("rhs_pack_rows")
+    limit, where = _rows_in_place(problem, context)
     if problem.m <= limit:
-        why = f"B: read in place ({problem.m} rows reuse it, packing pays from {limit + 1})"
-        return BSource.INPLACE, why
-    return BSource.PACKED, f"B: packed per call, reused by {problem.m} rows"
+        return BSource.INPLACE, f"B: read in place, {where}; packing pays from {limit + 1} rows"
+    return BSource.PACKED, f"B: packed per call, {where}; in place pays up to {limit} rows"
+
+
+def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
+    """Up to how many rows of A a row-major B is better read in place, and why.
+
+    Measured by `benchmarks/knobs.py` (Zen 5, 32 MiB of L3, 2026-11-30; table in RESULTS.md): up to
+    4 MiB in place wins to 512 rows and beyond; beyond half of L3 it loses as soon as a second tile
+    rereads B; rows a multiple of a page apart collide in every cache.
+    """
+    assert problem.b is not None
+    rows, l3 = context.knob("rhs_pack_rows"), context.machine.l3.size
+    size = problem.k * problem.n * problem.element.bytes
+    if size > l3 // 2:
+        return tile_for(problem.element, context.isa).mr, "larger than half of L3"
+    if problem.b.row % _PAGE == 0:
+        return rows, "rows a multiple of a page apart"
+    if size <= l3 // 8:
+        return 16 * rows, "small beside L3"
+    return 2 * rows, "large beside L3"
 
 
 class PackA(Enum):
@@ -155,7 +174,7 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     direct = unit and resting
     pack_a, most_rows, why = _packs_a(oriented, spec, context)
     reasons.append(why)
-    limits = Limits(threads, most_rows, not direct or source is BSource.INPLACE)
+    limits = Limits(threads, most_rows, whole_depth=not direct)
     blocking = derive(spec, oriented, context.machine, limits)
     if not direct:
         reasons.append(

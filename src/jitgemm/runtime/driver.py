@@ -66,6 +66,7 @@ def _template(plan: GemmPlan) -> np.ndarray:
         "rows_per_chunk": blocking.rows_per_chunk, "row_chunks": blocking.row_chunks,
         "cols_per_chunk": blocking.cols_per_chunk, "col_chunks": blocking.col_chunks,
         "depth_per_slice": blocking.depth_per_slice, "slices": blocking.slices,
+        "depth_step": blocking.depth_step,
         "cols_per_block": blocking.cols_per_block, "blocks": blocking.blocks,
         "pack_chunks": blocking.pack_chunks, "pack_cols": blocking.pack_cols,
         "pack_a": plan.pack_a.value, "pack_a_width": plan.pack_a_width,
