@@ -1,6 +1,6 @@
 """Depth blocks of 256 and 512: speed, and the error of a long sum.
 
-    python benchmarks/depth_block.py
+python benchmarks/depth_block.py
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import dataclasses
 
 import numpy as np
 from direct import Setting, gflops, medians, runner
+
 from jitgemm.isa import exact
 from jitgemm.isa.types import F32, F64
 

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+
 from jitgemm.isa.types import ElementType
+from jitgemm.kernels.job import JOB
 from jitgemm.kernels.spec import BSource, Tile
 from jitgemm.planner import route
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.runtime.driver import Executable, Span, run_pack
 from jitgemm.runtime.engine import engine, knob, record_array
-from jitgemm.kernels.job import JOB
 
 Run = Callable[[], float]
 

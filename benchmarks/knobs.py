@@ -1,11 +1,12 @@
 """Where the thresholds of ``jitgemm.tuning`` lie on this machine.
 
-    python benchmarks/knobs.py
+python benchmarks/knobs.py
 """
 
 from __future__ import annotations
 
 from direct import Setting, medians, runner
+
 from jitgemm.isa.types import F32
 
 

@@ -71,7 +71,7 @@ def numpy_calls(case: Case, threads: int) -> dict[str, Call]:
 
 
 def mkl_calls(case: Case, threads: int) -> dict[str, Call]:
-    library = sorted(Path(sysconfig.get_paths()["data"], "lib").glob("libmkl_rt.so*"))[0]
+    library = min(Path(sysconfig.get_paths()["data"], "lib").glob("libmkl_rt.so*"))
     mkl = ctypes.CDLL(str(library))
     mkl.MKL_Set_Num_Threads(threads)
     if case.relu:
@@ -104,7 +104,7 @@ def torch_calls(case: Case, threads: int) -> dict[str, Call]:
     import torch
 
     torch.set_num_threads(threads)
-    torch.set_grad_enabled(False)  # noqa: FBT003
+    torch.set_grad_enabled(False)
     a, b, c, bias = (torch.from_numpy(x) for x in _operands(case))
     calls: dict[str, Call] = {}
     if not case.relu:
@@ -205,7 +205,7 @@ class Peer:
 
 def measure(
     cases: list[Case], threads: int, *, rounds: int = 9, seconds: float = 0.02,
-    progress: Callable[[Row], None] = lambda row: None,
+    progress: Callable[[Row], None] = lambda _row: None,
 ) -> list[Row]:  # fmt: skip
     """Measure every case with every peer that is installed."""
     peers = {name: Peer(name, threads) for name in PEERS}

@@ -1,11 +1,12 @@
 """Register tiles against each other, one thread, prepacked B.
 
-    python benchmarks/tiles.py
+python benchmarks/tiles.py
 """
 
 from __future__ import annotations
 
 from direct import Setting, gflops, medians, runner
+
 from jitgemm.isa.types import F32, F64
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import Tile

@@ -1,7 +1,7 @@
 """Matrix multiplication for CPUs from a pure-Python wheel that generates its own machine code.
 
-``matmul`` is NumPy's, faster.  ``gemm`` computes ``act(alpha * a @ b + beta * c + bias)`` in one pass.
-``prepack_rhs`` packs fixed weights once; ``plan`` prepares a product for calls of tens of
+``matmul`` is NumPy's, faster.  ``gemm`` computes ``act(alpha * a @ b + beta * c + bias)`` in one
+pass.  ``prepack_rhs`` packs fixed weights once; ``plan`` prepares a product for calls of tens of
 nanoseconds of overhead.
 """
 

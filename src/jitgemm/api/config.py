@@ -18,7 +18,9 @@ __all__ = ["get_num_threads", "resolve_threads", "set_num_threads", "show_config
 
 _MOST = 1024
 _default: int | None = None
-_context: contextvars.ContextVar[int | None] = contextvars.ContextVar("jitgemm_threads", default=None)
+_context: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    "jitgemm_threads", default=None
+)
 
 
 def _checked(count: object, operand: str) -> int:
@@ -31,7 +33,13 @@ def _checked(count: object, operand: str) -> int:
 
 
 def resolve_threads(count: object = None) -> int:
-    """The thread count of a call: its argument, the context, the setter, the environment, the machine."""
+    """The thread count of a call.
+
+    In this order: its argument, the context, the setter, the environment, the machine.
+
+    Raises:
+        TypeError, ValueError: ``count`` is not an int between 1 and 1024.
+    """
     if count is not None:
         return _checked(count, "threads")
     inner = _context.get()
@@ -48,6 +56,9 @@ def resolve_threads(count: object = None) -> int:
 def set_num_threads(count: int) -> None:
     """Set the number of threads products use from now on in this process.
 
+    Args:
+        count: at most this many threads per product, the caller's included.
+
     Raises:
         TypeError, ValueError: not an int between 1 and 1024.
     """
@@ -58,15 +69,22 @@ def set_num_threads(count: int) -> None:
 def get_num_threads() -> int:
     """How many threads a product may use here and now.
 
-    By default the processors in this process's affinity mask, no more than the control group's quota
-    and than ``JITGEMM_NUM_THREADS``.
+    By default the processors in this process's affinity mask, no more than the control group's
+    quota and than ``JITGEMM_NUM_THREADS``.
     """
     return resolve_threads()
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Use ``count`` threads inside a ``with`` block (in this context only)."""
+    """Use ``count`` threads inside a ``with`` block (in this context only).
+
+    Args:
+        count: at most this many threads per product, the caller's included.
+
+    Raises:
+        TypeError, ValueError: not an int between 1 and 1024.
+    """
     token = _context.set(_checked(count, "count"))
     try:
         yield
@@ -75,7 +93,13 @@ def threads(count: int) -> Iterator[None]:
 
 
 def show_config() -> dict[str, Any]:
-    """What jitgemm found and chose: CPU, instruction set, caches, threads, folders, kernels, knobs."""
+    """What jitgemm found and chose.
+
+    CPU, instruction set, caches (sizes in bytes), threads, folders, kernels, knobs.
+
+    Raises:
+        IsaError: ``JITGEMM_ISA`` names a set that is unknown or that this machine lacks.
+    """
     e, machine = engine(), engine().machine
     folder = cache.directory()
     return {

@@ -1,8 +1,8 @@
 """Calls that look like an earlier one go straight into generated code.
 
-A call of :func:`gemm` or :func:`matmul` is reduced to a key (shapes, strides, types, scalars, threads).
-The first call with a key is planned and leaves an entry behind: a builtin that checks its
-arguments against the plan and runs it.  An entry that meets anything unexpected answers
+A call of :func:`gemm` or :func:`matmul` is reduced to a key (shapes, strides, types, scalars,
+threads).  The first call with a key is planned and leaves an entry behind: a builtin that checks
+its arguments against the plan and runs it.  An entry that meets anything unexpected answers
 ``NotImplemented``, and the call is validated and planned in full.  So a stale or colliding key can
 cost time but never a wrong result.
 """
@@ -128,4 +128,3 @@ def bind(
     # The builtin owns the table, and the table everything its addresses point to.
     table.keep = (slow, executable, *((product.b, product.bias, product.c) if bound else ()))
     return e.builtin("jitgemm_call_plan", table)
-

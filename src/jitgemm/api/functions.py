@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -50,8 +49,8 @@ def gemm(
     Args:
         a: ``(m, k)``, float32 or float64, any strides.
         b: ``(k, n)`` of the same type, or a handle from :func:`prepack_rhs`.
-        alpha, beta: real numbers.  With ``beta == 0`` C is never read; with ``alpha == 0`` neither A
-            nor B is.
+        alpha: a real number.  With ``alpha == 0`` neither A nor B is read.
+        beta: a real number.  With ``beta == 0`` C is never read.
         c: ``(m, n)`` of the same type; needed if ``beta != 0``.
         out: ``(m, n)`` array for the result; may be ``c`` itself.  If it shares memory with another
             operand the result is computed aside and copied.
@@ -64,10 +63,13 @@ def gemm(
         ``out``, or a new C-contiguous array.
 
     Raises:
-        TypeError: an element type that is not supported, or types that differ.
-        ValueError: shapes that do not fit, a read-only or self-overlapping ``out``, ``beta`` without
-            ``c``.
+        TypeError: an element type that is not supported, or types that differ; an argument of
+            another kind than named above.
+        ValueError: shapes that do not fit, a read-only or self-overlapping ``out``, ``beta``
+            without ``c``, an unknown ``activation``, ``threads`` not between 1 and 1024, a handle
+            packed for another instruction set.
         MemoryError: scratch beyond the address space.
+        IsaError: ``JITGEMM_ISA`` names a set that is unknown or that this machine lacks.
     """
     options = (alpha, beta, bias is None, activation, resolve_threads(threads))
     if workspace is not None:
@@ -111,6 +113,8 @@ def prepack_rhs(b: object) -> PackedRhs:
 
     Raises:
         TypeError, ValueError: ``b`` is not such a matrix.
+        MemoryError: there is no room for the packed form.
+        IsaError: as :func:`gemm`.
     """
     if isinstance(b, PackedRhs):
         return b
@@ -247,7 +251,8 @@ def matmul(
     to :func:`numpy.matmul`.
 
     Args:
-        x1, x2: arrays of one or more dimensions.
+        x1: ``(..., m, k)`` or ``(k,)``, an array of one or more dimensions.
+        x2: ``(..., k, n)`` or ``(k,)``, an array of one or more dimensions.
         out: array for the result, exactly its shape and type.
         threads: at most this many threads.
 
@@ -257,5 +262,6 @@ def matmul(
     Raises:
         ValueError: shapes that do not fit, or an ``out`` that cannot hold the result.
         TypeError: an ``out`` of another type.
+        MemoryError, IsaError: as :func:`gemm`.
     """
     return _entry.call(x1, x2, out, threads)

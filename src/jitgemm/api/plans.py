@@ -10,7 +10,7 @@ import numpy as np
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import bind, planned
 from jitgemm.api.functions import batched_shape, covers, matmul
-from jitgemm.api.operands import Array
+from jitgemm.api.operands import Array, element_of
 from jitgemm.api.product import Options, Product
 from jitgemm.errors import message
 from jitgemm.jit import compiler
@@ -29,7 +29,7 @@ class _Bound:
     def __init__(self, product: Product, options: Options, threads: int) -> None:
         self.options, self.threads = options, threads
         self.shapes = {"a": product.a.shape, "b": product.b.shape}
-        self.dtype = product.a.dtype
+        self.element, self.dtype = product.element, product.a.dtype
         self.keep: list[Any] = [product.b, product.c, product.bias]
 
     def __call__(self, a: Any, b: Any, out: Array | None = None) -> Array:
@@ -39,6 +39,9 @@ class _Bound:
                 raise ValueError(
                     message(name, f"shape {self.shapes[name]}, as planned", f"shape {shape}")
                 )
+            dtype = x.dtype if isinstance(x, PackedRhs) else np.asarray(x).dtype
+            if element_of(dtype) is not self.element:
+                raise TypeError(message(name, f"{self.dtype} elements, as planned", dtype))
         return Product(a, b, out, self.options).run(self.threads)
 
 
@@ -65,11 +68,19 @@ class Plan(functools.partial):  # type: ignore[type-arg]
         return self.executable.unit
 
     def ir(self) -> str:
-        """The kernel's LLVM IR, as generated."""
+        """The kernel's LLVM IR, as generated.
+
+        Raises:
+            ValueError: the plan has no kernel of its own.
+        """
         return compiler.text(self._unit())
 
     def asm(self) -> str:
-        """The kernel's assembly for this machine."""
+        """The kernel's assembly for this machine.
+
+        Raises:
+            ValueError: the plan has no kernel of its own.
+        """
         return compiler.assembly(self._unit())
 
     def __repr__(self) -> str:
@@ -95,13 +106,19 @@ def plan(
     """Plan a product for operands like these, to be called as ``p(a, b, out)``.
 
     Args:
-        a, b, out: arrays with the shapes, strides and types to come; ``b`` may be a handle from
-            :func:`prepack_rhs`, which the plan is then bound to.
-        alpha, beta, c, bias, activation, threads, workspace: as for :func:`gemm`.  ``c`` and ``bias``
-            are bound: each call reads them.
+        a: an array with the shape, strides and type to come.
+        b: likewise; may be a handle from :func:`prepack_rhs`, which the plan is then bound to.
+        out: likewise; ``None``: as the new array of a call without one.
+        alpha: as for :func:`gemm`.
+        beta: as for :func:`gemm`.
+        c: as for :func:`gemm`, and bound: each call reads it.
+        bias: as for :func:`gemm`, and bound: each call reads it.
+        activation: as for :func:`gemm`.
+        threads: as for :func:`gemm`.
+        workspace: as for :func:`gemm`.
 
     Raises:
-        TypeError, ValueError: as :func:`gemm`.
+        TypeError, ValueError, MemoryError, IsaError: as :func:`gemm`.
     """
     options = Options(alpha, beta, c, bias, activation, workspace)
     count = resolve_threads(threads)

@@ -105,9 +105,7 @@ class Product:
         self.bias = self._bias(options.bias)
         activation = activation_of(options.activation)
         if options.workspace is not None and not isinstance(options.workspace, Workspace):
-            raise TypeError(
-                message("workspace", "a Workspace", type(options.workspace).__name__)
-            )
+            raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))
         self.workspace = options.workspace
         self.epilogue = Epilogue(self.c is not None, self.bias is not None, activation)
         self.out = None
@@ -155,9 +153,7 @@ class Product:
 
     def _in_place(self, target: Array) -> bool:
         c = self.c
-        return (
-            c is not None and c.strides == target.strides and _address(c) == _address(target)
-        )
+        return c is not None and c.strides == target.strides and _address(c) == _address(target)
 
     def problem(self, target: Array) -> Problem:
         """The product without its addresses."""
@@ -207,4 +203,3 @@ class Product:
             assert self.out is not None
             self.out[...] = target
         return target if self.out is None else self.out
-

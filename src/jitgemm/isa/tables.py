@@ -31,8 +31,6 @@ class Isa:
     """Prefix of the LLVM triple it belongs to; empty: any."""
     cpu: str = ""
     """LLVM CPU to compile for; empty: the host itself, with its own tuning."""
-    forbid: tuple[str, ...] = ()
-    """Features to switch off when compiling for the host CPU (a narrower set on a wider machine)."""
     interpreted: bool = False
 
     def lanes(self, element: ElementType) -> int:

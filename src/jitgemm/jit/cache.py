@@ -97,9 +97,9 @@ def store(key: str, body: bytes) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(_MAGIC + _seal(key, body) + body)
-            os.replace(name, folder / f"{key}.o")
+            Path(name).replace(folder / f"{key}.o")
         except BaseException:
-            os.unlink(name)
+            Path(name).unlink()
             raise
     except OSError:
         return

@@ -72,16 +72,25 @@ _store = _Store()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=lambda: _store.lock.acquire() and None,
-        after_in_parent=lambda: _store.lock.release(),
-        after_in_child=lambda: _store.lock.release(),
+        after_in_parent=_store.lock.release,
+        after_in_child=_store.lock.release,
     )
 
 
 def gemm_unit(spec: GemmSpec) -> Unit:
     """The unit of a GEMM spec."""
     # The symbol names what differs among built-in specs; the rest may differ in registered ones.
-    ops = ",".join(f"{name}={op.text}" for name, op in sorted(spec.isa.ops.items()))
-    return Unit(spec.symbol, spec.isa, lambda: gemm_functions(spec), identity=f"{spec!r}\0{ops}")
+    isa = spec.isa
+    parts = (
+        spec.symbol,
+        str(spec.tile),
+        str(spec.element),
+        str(spec.element.depth_block),
+        *(str(x) for x in (isa.vector_bits, isa.arch, isa.cpu)),
+        *sorted(isa.requires),
+        *(f"{name}={op.text}" for name, op in sorted(isa.ops.items())),
+    )
+    return Unit(spec.symbol, isa, lambda: gemm_functions(spec), identity="\0".join(parts))
 
 
 def text(unit: Unit) -> str:

@@ -1,8 +1,8 @@
 """What happens to the sums of a microtile before they are stored.
 
 Order of operations, each rounded once: ``v = alpha * sum``; ``v = beta * C + v`` (one ``madd``);
-``v = v + bias``; ``v = act(v)``.  Multiplying by ``alpha == 1`` is exact, so it is not a case of its
-own; ``beta == 0`` is one, because C must then not be read.
+``v = v + bias``; ``v = act(v)``.  Multiplying by ``alpha == 1`` is exact, so it is not a case of
+its own; ``beta == 0`` is one, because C must then not be read.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ Sums = dict[tuple[int, int], Var[Vec]]
 class _RowsOfA:
     """Walks ``rows`` rows of A along the depth and broadcasts their elements."""
 
-    def __init__(self, k: Kernel, spec: GemmSpec, base: Ptr, strides: tuple[Int, Int], rows: int):
+    def __init__(
+        self, k: Kernel, spec: GemmSpec, base: Ptr, strides: tuple[Int, Int], rows: int
+    ) -> None:
         self.k, self.spec = k, spec
         self.row, self.col = strides
         self.base: list[Var[Ptr]] = []
@@ -57,7 +59,9 @@ class _RowsOfA:
 class _PanelsOfB:
     """Walks ``panels`` micropanels of B along the depth and loads their vectors."""
 
-    def __init__(self, k: Kernel, spec: GemmSpec, base: Ptr, strides: tuple[Int, Int], panels: int):
+    def __init__(
+        self, k: Kernel, spec: GemmSpec, base: Ptr, strides: tuple[Int, Int], panels: int
+    ) -> None:
         self.k, self.spec = k, spec
         self.depth = strides[0]
         self.masks: dict[int, Mask] = {}

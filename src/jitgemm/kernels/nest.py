@@ -155,7 +155,9 @@ class _ComingRows:
     1024 x 1024 product (Zen 5, f32).
     """
 
-    def __init__(self, k: Kernel, spec: GemmSpec, job: View, span: tuple[Int, Int, Int, Int]):
+    def __init__(
+        self, k: Kernel, spec: GemmSpec, job: View, span: tuple[Int, Int, Int, Int]
+    ) -> None:
         i0, i1, p0, p1 = span
         size = spec.element.bytes
         self.k, self.row = k, job.int("source_row")
@@ -294,8 +296,7 @@ def nest(spec: GemmSpec) -> Function:
                         for _ in k.when(j0 < j1):
                             k.call(packer, job_at, target, j0, j1, p0, p1)
                     else:
-                        product(k, job, thread, within - pack_chunks,
-                                (jc0, jc1, p0, p1, slice_at))
+                        product(k, job, thread, within - pack_chunks, (jc0, jc1, p0, p1, slice_at))
             else:
                 product(k, job, thread, within, (jc0, jc1, p0, p1, slice_at))
             k.fetch_add(counters.at("done"), 1)
@@ -309,7 +310,7 @@ def serial(spec: GemmSpec) -> Function:
     """The whole product as one chunk, for small products: same arguments as the nest."""
     chunk = _chunk(spec)
 
-    def body(k: Kernel, job_at: Ptr, thread: Int) -> None:
+    def body(k: Kernel, job_at: Ptr, thread: Int) -> None:  # noqa: ARG001  # nest's ABI
         job = JOB.view(k, job_at)
         m, n, depth, zero = job.int("m"), job.int("n"), job.int("k"), k.const(0)
         b = job.pointer("b" if spec.b is BSource.INPLACE else "packed")

@@ -20,8 +20,8 @@ __all__ = ["Source", "pack_panels"]
 
 # Depth steps per strip of the transposing path: 16 floats or 8 doubles fill a cache line.
 _STRIP_BYTES = 64
-# Rows of the source per sweep of the copying path: 8 streams to read.  4 to 16 are equal within noise;
-# the whole depth at once takes 22 % longer at 4096 x 4096 (Zen 5, 2026-11-30).
+# Rows of the source per sweep of the copying path: 8 streams to read.  4 to 16 are equal within
+# noise; the whole depth at once takes 22 % longer at 4096 x 4096 (Zen 5, 2026-11-30).
 _STRIP_ROWS = 8
 
 
@@ -44,7 +44,6 @@ def pack_panels(
     width: IntLike,
 ) -> None:
     """Pack ``source`` into micropanels of ``width`` at ``target = (address, panel stride)``."""
-    base, panel_stride = target
     for contiguous in k.branches(source.lead_stride.equals(element.bytes)):
         if contiguous:
             _copy(k, element, source, target, width)
@@ -55,7 +54,9 @@ def pack_panels(
 def _copy(
     k: Kernel, element: ElementType, source: Source, target: tuple[Ptr, IntLike], width: IntLike
 ) -> None:
-    """Leading axis contiguous: sweep a strip of depth over all panels, a row of the strip at a time.
+    """Leading axis contiguous.
+
+    Sweep a strip of depth over all panels, a row of the strip at a time.
 
     Sweeping panel by panel instead reads a few lines per row of the source, which defeats its
     prefetching.
@@ -78,9 +79,7 @@ def _copy(
                 _copy_part(k, element, (line, dst + p * step), source.lead - whole, width)
 
 
-def _copy_whole(
-    k: Kernel, element: ElementType, where: tuple[Ptr, Ptr], width: IntLike
-) -> None:
+def _copy_whole(k: Kernel, element: ElementType, where: tuple[Ptr, Ptr], width: IntLike) -> None:
     """``width`` elements; whole vectors if the width is known and a multiple of them."""
     src, dst = where
     lanes, size = k.isa.lanes(element), element.bytes

@@ -75,7 +75,8 @@ class Tile:
             columns = panels * self.nr_regs
             if rows * columns + min(columns, self.nr_regs) + 1 > registers:
                 raise ValueError(
-                    f"tile of {rows} rows by {columns} vectors needs more than {registers} registers"
+                    f"tile of {rows} rows by {columns} vectors needs more than "
+                    f"{registers} registers"
                 )
 
 

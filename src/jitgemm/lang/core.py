@@ -23,7 +23,18 @@ from jitgemm.errors import LanguageError
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 
-__all__ = ["Cond", "Function", "Int", "IntLike", "Kernel", "Mask", "Ptr", "Var", "Vec", "parameters"]
+__all__ = [
+    "Cond",
+    "Function",
+    "Int",
+    "IntLike",
+    "Kernel",
+    "Mask",
+    "Ptr",
+    "Var",
+    "Vec",
+    "parameters",
+]
 
 ParamType = Literal["int", "ptr"]
 T = TypeVar("T", "Int", "Ptr", "Vec")
@@ -250,9 +261,7 @@ class Kernel(ABC):
         """Write a pointer at ``p``."""
 
     @abstractmethod
-    def load(
-        self, p: Ptr, element: ElementType, lanes: int = 1, mask: Mask | None = None
-    ) -> Vec:
+    def load(self, p: Ptr, element: ElementType, lanes: int = 1, mask: Mask | None = None) -> Vec:
         """``lanes`` consecutive elements; lanes outside the mask are zero and are not touched."""
 
     @abstractmethod

@@ -198,9 +198,7 @@ class LlvmKernel(Kernel):
     def store_ptr(self, p: Ptr, value: Ptr) -> None:
         self._emit(f"store ptr {value.handle}, ptr {p.handle}, align 8")
 
-    def load(
-        self, p: Ptr, element: ElementType, lanes: int = 1, mask: Mask | None = None
-    ) -> Vec:
+    def load(self, p: Ptr, element: ElementType, lanes: int = 1, mask: Mask | None = None) -> Vec:
         v = self.vector_type(element, lanes)
         if mask is None:
             return Vec(self, self._let(f"load {v}, ptr {p.handle}, align 1"), element, lanes)

@@ -1,22 +1,26 @@
 """Block sizes, derived from the caches.
 
-Notation: element size ``e``, register tile ``mr x nr``, depth slice ``kc``, ``mc`` rows of A, ``nc`` columns
-of B.
+Notation: element size ``e``, register tile ``mr x nr``, depth slice ``kc``, ``mc`` rows of A,
+``nc`` columns of B.
 
-* ``kc``: the depth blocks that make a row of A one page long (1024 floats, 512 doubles), so that the sums
-  pass through D once per page.  Blocks, not slices, decide the order of the sum, so this is free.
-  One block (512 floats) costs 2 % more at 1024 (D is read and written twice), two blocks of doubles
-  5-10 % more at 2048 (Zen 5, 1 MiB of L2, 2026-11-30).
-* Per microtile the kernel reads ``mr * kc`` of A (stays in L1 for the next micropanel only by luck) and
-  ``kc * nr`` of B.  Per depth step that is ``nr * e`` bytes, two cache lines, in ``mr`` cycles, which
-  the L2 cache of every supported core delivers several times over.  So B micropanels live in L2.
-* ``mc``: the rows of A that all micropanels sweep must stay in L2 beside two micropanels (the one in
-  use, the one arriving) and the tiles of D passing through: ``mc * kc * e <= L2 / 4``.  A half was
-  1-2 % slower at 2048 (f32, Zen 5, 1 MiB of L2, 2026-11-30), an eighth no better than a quarter.
+* ``kc``: the depth blocks that make a row of A one page long (1024 floats, 512 doubles), so that
+  the sums pass through D once per page.  Blocks, not slices, decide the order of the sum, so this
+  is free.  One block (512 floats) costs 2 % more at 1024 (D is read and written twice), two blocks
+  of doubles 5-10 % more at 2048 (Zen 5, 1 MiB of L2, 2026-11-30).
+* Per microtile the kernel reads ``mr * kc`` of A (stays in L1 for the next micropanel only by luck)
+  and ``kc * nr`` of B.  Per depth step that is ``nr * e`` bytes, two cache lines, in ``mr`` cycles,
+  which the L2 cache of every supported core delivers several times over.  So B micropanels live in
+  L2.
+* ``mc``: the rows of A that all micropanels sweep must stay in L2 beside two micropanels (the one
+  in use, the one arriving) and the tiles of D passing through: ``mc * kc * e <= L2 / 4``.  A half
+  was 1-2 % slower at 2048 (f32, Zen 5, 1 MiB of L2, 2026-11-30), an eighth no better than a
+  quarter.
 * ``nc``: a packed slice ``kc * nc * e`` is read by every chunk of rows; it must stay in the shared
   cache: at most half of L3, at least one micropanel.
-* Threads: chunks are drawn on demand.  Four per thread bound the idle tail to about an eighth of a
-  thread's share while a chunk stays far longer than the two atomic additions that draw it.
+* Threads: chunks are drawn on demand from a grid of row ranges by column ranges.  Its cells should be
+  alike and as many as fill whole rounds of the threads, or some thread waits for the last one; small
+  enough to even out disturbances, large enough that fetching their rows and panels does not show.
+  :func:`_grid` weighs these with a closed estimate of the time of the slowest thread.
 """
 
 from __future__ import annotations
@@ -30,6 +34,10 @@ from jitgemm.planner.problem import Problem
 __all__ = ["Blocking", "Limits", "derive"]
 
 _CHUNKS_PER_THREAD = 4
+# What a chunk costs besides its arithmetic, in the same unit (rows times columns): fetching its rows
+# of A as eight more columns would (4 bytes against 32 multiply-adds per cycle), the first lines of
+# its panels as one and a half more rows, and being drawn as a small tile.
+_FETCH_COLS, _FETCH_ROWS, _DRAW = 8.0, 1.5, 64.0
 _PAGE = 4096
 
 
@@ -79,6 +87,37 @@ def _depth(spec: GemmSpec, k: int) -> int:
     return min(k, max(1, _PAGE // spec.element.bytes // block) * block)
 
 
+def _slowest(shape: tuple[int, int], cell: tuple[int, int], threads: int) -> float:
+    """Estimated work of the slowest thread if chunks of ``cell`` are drawn row by row."""
+    (m, n), (rows, cols) = shape, cell
+    down, across = _ceil(m, rows), _ceil(n, cols)
+    rounds, last = divmod(down * across, threads)
+
+    def cost(height: int) -> float:
+        return (height + _FETCH_ROWS) * (cols + _FETCH_COLS) + _DRAW
+
+    if last == 0:
+        rounds, last = rounds - 1, threads
+    # The chunks of the last row range, which may be lower, come last.
+    low = m - (down - 1) * rows if last <= across else rows
+    return rounds * cost(rows) + cost(low)
+
+
+def _grid(
+    shape: tuple[int, int], tile: tuple[int, int], most: int, threads: int
+) -> tuple[int, int]:
+    """Microtiles per chunk, down (at most ``most``) and across, for several threads."""
+    (m, n), (height, width) = shape, tile
+    tiles, panels = max(1, _ceil(m, height)), max(1, _ceil(n, width))
+    parts = range(1, _CHUNKS_PER_THREAD * threads + 1)
+    down = {_ceil(tiles, p) for p in parts if _ceil(tiles, p) <= most} | {min(tiles, most)}
+    across = {_ceil(panels, p) for p in parts}
+    return min(
+        ((d, a) for d in down for a in across),
+        key=lambda c: (_slowest(shape, (c[0] * height, c[1] * width), threads), -c[0] * c[1]),
+    )
+
+
 def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -> Blocking:
     """Choose the loop bounds.
 
@@ -92,8 +131,8 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
     tile_rows = _rows(limits.tile_rows, m)
     per_call = spec.b is BSource.PACKED and problem.b is not None
     few_rows = m <= 4 * spec.tile.mr
-    # Few rows meet B once: a chunk takes the whole depth and all rows, in steps that keep the part of
-    # a panel its rows share in L2.
+    # Few rows meet B once: a chunk takes the whole depth and all rows, in steps that keep the part
+    # of a panel its rows share in L2.
     at_once = few_rows and not per_call
     step = max(1, k if limits.whole_depth else _depth(spec, k))
     kc = max(1, k) if at_once else step
@@ -113,11 +152,8 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
     tiles = max(1, _ceil(m, tile_rows))
     cols_per_chunk, rows_per_chunk = max(nc, 1), mc
     if threads > 1:
-        want = _CHUNKS_PER_THREAD * threads
-        rows_per_chunk = min(mc, _ceil(tiles, want) * tile_rows)
-        row_chunks = _ceil(m, rows_per_chunk)
-        if row_chunks < want:
-            cols_per_chunk = _ceil(_ceil(nc, width), _ceil(want, row_chunks)) * width
+        tall, wide = _grid((m, nc), (tile_rows, width), mc // tile_rows, threads)
+        rows_per_chunk, cols_per_chunk = tall * tile_rows, wide * width
     rows_per_chunk = min(rows_per_chunk, tiles * tile_rows)
 
     pack_chunks, pack_cols = 0, spec.nr

@@ -37,13 +37,20 @@ def explain(plan: GemmPlan, machine: Machine) -> str:
         + (" (operands exchanged)" if plan.swapped else "")
         + f", epilogue {p.epilogue}",
         f"kernel    {spec.symbol}",
-        f"tile      {b.tile_rows} x {b.group * spec.nr} of at most {spec.tile.mr} x {spec.nr}"
-        f" ({spec.tile.nr_regs} vectors of {spec.lanes}, {b.group} micropanel(s) at once)",
-        f"blocking  rows {b.rows_per_chunk}, columns {b.cols_per_chunk}, depth {b.depth_per_slice};"
-        f" {b.blocks} column block(s), {b.slices} depth slice(s),"
-        f" {b.row_chunks * b.col_chunks} chunk(s) each",
-        f"sum       {max(1, blocks)} chain(s) of at most {spec.element.depth_block} over k,"
-        " added in ascending order",
+        (
+            f"tile      {b.tile_rows} x {b.group * spec.nr} of at most {spec.tile.mr} x {spec.nr}"
+            f" ({spec.tile.nr_regs} vectors of {spec.lanes}, {b.group} micropanel(s) at once)"
+        ),
+        (
+            f"blocking  rows {b.rows_per_chunk}, columns {b.cols_per_chunk},"
+            f" depth {b.depth_per_slice};"
+            f" {b.blocks} column block(s), {b.slices} depth slice(s),"
+            f" {b.row_chunks * b.col_chunks} chunk(s) each"
+        ),
+        (
+            f"sum       {max(1, blocks)} chain(s) of at most {spec.element.depth_block} over k,"
+            " added in ascending order"
+        ),
         *(f"because   {reason}" for reason in plan.reasons),
         f"threads   {plan.threads}",
         f"scratch   {_bytes(plan.workspace_bytes)}",

@@ -117,9 +117,6 @@ def _cgroup_quota(root: Path) -> int | None:
 
 def usable_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Processors this process may use: affinity, then the control group's quota."""
-    if hasattr(os, "sched_getaffinity"):
-        cpus = len(os.sched_getaffinity(0))
-    else:
-        cpus = os.cpu_count() or 1
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_quota(cgroup)
     return max(1, cpus if quota is None else min(cpus, quota))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.spec import Epilogue
@@ -36,7 +36,7 @@ class Problem:
     """``None``: prepacked."""
     d: Operand
     c: Operand | None = None
-    epilogue: Epilogue = Epilogue()
+    epilogue: Epilogue = field(default=Epilogue())
     in_place: bool = False
     """C and D are the same memory."""
 

@@ -1,4 +1,7 @@
-"""Routes: which kernel, which orientation, what to pack.  ``make_plan`` is the planner's one door."""
+"""Routes: which kernel, which orientation, what to pack.
+
+``make_plan`` is the planner's one door.
+"""
 
 from __future__ import annotations
 
@@ -142,9 +145,10 @@ def _packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA,
     if problem.a.col == spec.element.bytes and row:
         l1 = context.machine.l1
         way = max(l1.line, l1.size // l1.ways)
-        # Rows whose distance is a multiple of the way size share sets: met at every depth step, they
-        # must leave room for B and D.  Lower tiles cost less than a copy while enough sums remain to
-        # hide the latency of a multiply-add (t10 in place 96-100 %, copied rows 94 %, at 1024 f32).
+        # Rows whose distance is a multiple of the way size share sets: met at every depth step,
+        # they must leave room for B and D.  Lower tiles cost less than a copy while enough sums
+        # remain to hide the latency of a multiply-add (t10 in place 96-100 %, copied rows 94 %, at
+        # 1024 f32).
         sets = max(1, way // math.gcd(row, way))
         fit = (l1.ways - 2) * sets
         if fit < mr and fit * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY:
@@ -165,9 +169,7 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     element, size = oriented.element, oriented.element.bytes
     source, why = _b_source(oriented, context)
     reasons.append(why)
-    spec = GemmSpec(
-        element, context.isa, tile_for(element, context.isa), source, oriented.epilogue
-    )
+    spec = GemmSpec(element, context.isa, tile_for(element, context.isa), source, oriented.epilogue)
     threads = threads_for(oriented.operations, context)
     unit = oriented.d.col == size and (oriented.c is None or oriented.c.col == size)
     resting = oriented.k <= element.depth_block or not (oriented.in_place and oriented.c)

@@ -103,8 +103,8 @@ class Executable:
         """Do the product.
 
         Args:
-            spans: operands by job field (``a``, ``b`` or ``packed``, ``c``, ``d``, ``bias``), in the
-                plan's orientation.
+            spans: operands by job field (``a``, ``b`` or ``packed``, ``c``, ``d``, ``bias``), in
+                the plan's orientation.
             scalars: alpha and beta.
             workspace: scratch to use; ``None``: the thread's own.
         """

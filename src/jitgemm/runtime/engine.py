@@ -1,4 +1,7 @@
-"""The process-wide engine: instruction set, caches, generated entries, pool.  Built at first use."""
+"""The process-wide engine: instruction set, caches, generated entries, pool.
+
+Built at first use.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,7 @@ from jitgemm.runtime.pool import Pool
 from jitgemm.runtime.pool_code import POOL
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
-__all__ = ["Engine", "builtin", "engine", "record_array"]
+__all__ = ["Engine", "engine", "record_array"]
 
 _FASTCALL = 0x0080  # METH_FASTCALL, methodobject.h
 
@@ -69,7 +72,7 @@ def system_unit() -> compiler.Unit:
             pool_code.worker(arch),
             _wake_function(arch),
             entry_code.call_plan(arch),
-            entry_code.call_small(arch),
+            entry_code.call_small(),
         ]
         return [*functions, _cpuid_function()] if arch == "x86_64" else functions
 
@@ -94,9 +97,9 @@ class Engine:
         system = compiler.get(system_unit())
         self._addresses = system.addresses
         void, pointer, integer = None, ctypes.c_void_p, ctypes.c_int64
-        self.run: Callable[..., None] = ctypes.CFUNCTYPE(
-            void, pointer, pointer, pointer, integer
-        )(system.addresses["jitgemm_run"])
+        self.run: Callable[..., None] = ctypes.CFUNCTYPE(void, pointer, pointer, pointer, integer)(
+            system.addresses["jitgemm_run"]
+        )
         wake = ctypes.CFUNCTYPE(void, pointer)(system.addresses["jitgemm_wake"])
         self.pool = Pool(system.addresses["jitgemm_worker"], wake)
         self.scratch = SharedScratch()
@@ -128,11 +131,12 @@ class Engine:
     def builtin(self, name: str, table: np.ndarray) -> Callable[..., Any]:
         """A CPython builtin that runs a generated function with ``table`` as its owner."""
         new = ctypes.pythonapi.PyCFunction_NewEx
-        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+        new.restype = ctypes.py_object
+        new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
         return new(ctypes.addressof(self._definitions[name]), table, None)  # type: ignore[no-any-return]
 
 
-@lru_cache(maxsize=None)
+@cache
 def knob(name: str) -> int:
     """A knob's value in this process."""
     return tuning.environment(name)

@@ -1,5 +1,6 @@
-"""Generated ``METH_FASTCALL`` functions: how a call from Python reaches a kernel in tens of
-nanoseconds.
+"""Generated ``METH_FASTCALL`` functions.
+
+How a call from Python reaches a kernel in tens of nanoseconds.
 
 Both functions take a table (a NumPy integer array, as the builtin's ``self``) that holds what they
 compare with.  They look at types before anything else; whatever they do not expect goes to the slow
@@ -18,7 +19,16 @@ from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.pool_code import run
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
-__all__ = ["B_BUFFER", "B_HANDLE", "B_MATRIX", "PLAN", "SCRATCH", "SMALL", "call_plan", "call_small"]
+__all__ = [
+    "B_BUFFER",
+    "B_HANDLE",
+    "B_MATRIX",
+    "PLAN",
+    "SCRATCH",
+    "SMALL",
+    "call_plan",
+    "call_small",
+]
 
 _AT = numpy_abi.OFFSETS
 Leave = Callable[[Cond], None]
@@ -44,7 +54,9 @@ PLAN = Record(
     "has_bias", "has_c",
     "in_place",  # C must be the result's own memory; else apart from it
     "swapped", "nest", "threads", "pool_cell", "release",
-    "scratch", "scratch_bytes", "scratch_a",  # the shared scratch, what is needed, where packed A begins
+    "scratch",  # the shared scratch
+    "scratch_bytes",  # what is needed of it
+    "scratch_a",  # where packed A begins
     *(f"job_{i}" for i in range(JOB.slots)),
 )  # fmt: skip
 
@@ -243,7 +255,7 @@ def call_plan(arch: str) -> Function:
     return NativeFunction("jitgemm_call_plan", params, body, returns="ptr")
 
 
-def call_small(arch: str) -> Function:
+def call_small() -> Function:
     """``matmul(x1, x2, out, threads)`` for small contiguous matrices of one native type."""
 
     def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int) -> None:

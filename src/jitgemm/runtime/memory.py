@@ -56,12 +56,16 @@ def aligned_buffer(nbytes: int) -> NDArray[np.uint8]:
 class Workspace:
     """Scratch memory for packing, owned by the caller and reused between calls.
 
-    It grows by powers of two and never shrinks.  Pass it to calls as ``workspace=``; from the second
-    call of a size on nothing is allocated.  A call that finds it in use (from another thread, or
-    nested) brings scratch of its own, so sharing one is safe.
+    It grows by powers of two and never shrinks.  Pass it to calls as ``workspace=``; from the
+    second call of a size on nothing is allocated.  A call that finds it in use (from another
+    thread, or nested) brings scratch of its own, so sharing one is safe.
 
     Args:
         nbytes: capacity to begin with, in bytes.
+
+    Raises:
+        TypeError, ValueError: ``nbytes`` is not an int, or negative.
+        MemoryError: there is not that much.
     """
 
     def __init__(self, nbytes: int = 0) -> None:

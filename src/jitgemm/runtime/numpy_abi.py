@@ -28,7 +28,8 @@ def _api() -> int:
     )
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return int(pointer(umath._ARRAY_API, None) or 0)  # type: ignore[union-attr]
+    capsule = umath._ARRAY_API  # type: ignore[union-attr]  # noqa: SLF001  # the C API's one name
+    return int(pointer(capsule, None) or 0)
 
 
 def _entry(index: int) -> int:

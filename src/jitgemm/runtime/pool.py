@@ -31,8 +31,8 @@ class Pool:
         self._main = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(worker)
         self._wake = wake
         self._lock = threading.Lock()
-        # One word whose address generated code keeps: the control block, or null before there is one
-        # (and in a child after fork).
+        # One word whose address generated code keeps: the control block, or null before there is
+        # one (and in a child after fork).
         self._cell = aligned_buffer(64)
         self._cell[:] = 0
         self.words = self._cell[:8].view(np.int64)

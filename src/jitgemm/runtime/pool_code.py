@@ -1,9 +1,9 @@
 """The thread pool's generated half: publishing a job, and the loop idle workers sit in.
 
 One job at a time.  ``run`` publishes (function, record, slots), bumps the sequence number, works
-itself, takes back the slots nobody claimed and waits for those who did.  A caller who finds the pool
-busy works alone; results do not depend on it.  Late workers find no slot and go back to waiting, so
-a thread the system schedules late never holds a call up.
+itself, takes back the slots nobody claimed and waits for those who did.  A caller who finds the
+pool busy works alone; results do not depend on it.  Late workers find no slot and go back to
+waiting, so a thread the system schedules late never holds a call up.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ def worker(arch: str) -> Function:
             idle = k.var(k.const(0))
             spins = pool.int("spins")
             for _ in k.repeat_while(
-                lambda: k.load_shared(pool.at("sequence")).equals(seen.value)
-                & (idle.value < spins)
+                lambda: k.load_shared(pool.at("sequence")).equals(seen.value) & (idle.value < spins)
             ):
                 idle.value = idle.value + 1
                 k.pause()
