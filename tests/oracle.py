@@ -105,7 +105,8 @@ def documented(
                 left, right = np.broadcast_arrays(a[:, p : p + 1], b[p : p + 1, :])
                 chain = madd(left, right, chain)
             total = total + chain if start else chain
-        total = dtype.type(alpha) * total
+        # Without alpha the sum is not formed at all (contract 2).
+        total = dtype.type(alpha) * total if alpha else np.zeros((m, n), dtype)
         if beta:
             assert c is not None
             total = madd(np.full((m, n), beta, dtype), np.asarray(c, dtype), total)
@@ -270,7 +271,12 @@ def run_python(
     Raises:
         AssertionError: it failed; with its output.
     """
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.abspath(__file__))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.path.dirname(os.path.abspath(__file__)),
+        # NumPy's own threads hang in a child forked while they work.
+        "OPENBLAS_NUM_THREADS": "1",
+    }
     for name, value in variables.items():
         environment.pop(name, None)
         if value is not None:

@@ -59,7 +59,18 @@ def test_c12_layouts_combine(layout: str, rng: np.random.Generator) -> None:
         equal(jitgemm.gemm(x, y), want)
         equal(jitgemm.matmul(x, y), want)
         equal(jitgemm.matmul(y.T, x.T), want.T)
-        equal(jitgemm.gemm(x, jitgemm.prepack_rhs(y)), want)
+        if x.dtype.isnative:  # otherwise: the next test
+            equal(jitgemm.gemm(x, jitgemm.prepack_rhs(y)), want)
+
+
+def test_c12_foreign_byte_order_again_and_again(dtype: Any, rng: np.random.Generator) -> None:
+    a, b = integers(rng, (5, 7), dtype), integers(rng, (7, 9), dtype)
+    packed, want = jitgemm.prepack_rhs(b), exact_gemm(a, b)
+    for turn in range(20):
+        foreign = a.astype(a.dtype.newbyteorder("S"))
+        equal(jitgemm.gemm(foreign, packed), want, turn)
+        equal(jitgemm.gemm(foreign, b.astype(foreign.dtype)), want, turn)
+        equal(jitgemm.plan(foreign, packed)(foreign, packed), want, turn)
 
 
 @pytest.mark.parametrize("rows, cols", [(0, 0), (0, 4), (4, 0), (0, -4), (-4, 0)])
@@ -166,7 +177,7 @@ def test_c12_lists_and_scalars_of_numpy() -> None:
 def _huge_view(shape: tuple[int, int], step: int, dtype: Any, keep: list[Any]) -> Array:
     """A matrix whose rows (or columns, transposed) lie ``step`` bytes apart in reserved memory."""
     size = step * (shape[0] - 1) + shape[1] * np.dtype(dtype).itemsize
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
     region = mmap.mmap(-1, size, flags)
     keep.append(region)
     return np.ndarray(shape, dtype, buffer=region, strides=(step, np.dtype(dtype).itemsize))
@@ -441,8 +452,6 @@ def test_c14_plans_check_overlaps_too(name: str, dtype: Any, rng: np.random.Gene
         equal(p(x["a"], x["b"], buffer[:n]), want)
 
 
-@pytest.mark.xfail(reason="BUG: a plan's entry does not compare out with its bound C and bias",
-                   strict=True)  # fmt: skip
 @pytest.mark.parametrize("case", ["c itself", "c shifted", "bias"])
 def test_c14_plans_check_what_they_are_bound_to(
     case: str, dtype: Any, rng: np.random.Generator
@@ -651,7 +660,7 @@ def test_c16_impossible_results_raise_before_work_starts(
         call(_endless((m, k)), _endless((k, n)))
 
 
-@pytest.mark.xfail(reason="BUG: NumPy words these errors, not jitgemm", strict=True)
+
 @pytest.mark.parametrize("call", [jitgemm.gemm, jitgemm.matmul])
 @pytest.mark.parametrize("m, n", [(2**58, 2), (2**40, 2**40)])
 def test_c16_impossible_results_are_memory_errors_of_jitgemm(call: Any, m: int, n: int) -> None:

@@ -301,15 +301,7 @@ def test_c03_empty_results_have_the_right_shape(m: int, k: int, n: int, dtype: A
     assert jitgemm.matmul(np.empty((0, m, k), dtype), b).shape == (0, m, n)
 
 
-NO_COLUMNS = pytest.mark.xfail(
-    raises=ZeroDivisionError, strict=True, reason="BUG: a plan for n == 0 divides by the columns"
-)
-
-
-@pytest.mark.parametrize(
-    "m, k, n",
-    [(0, 3, 4), *(pytest.param(*s, marks=NO_COLUMNS) for s in ((3, 4, 0), (0, 0, 0), (40, 3, 0)))],
-)
+@pytest.mark.parametrize("m, k, n", [(0, 3, 4), (3, 4, 0), (0, 0, 0), (40, 3, 0)])
 @pytest.mark.parametrize("place", [np.asarray, np.asfortranarray])
 def test_c03_empty_results_can_be_planned(
     m: int, k: int, n: int, place: Any, dtype: Any
@@ -470,7 +462,6 @@ def test_c09_exact_products_raise_no_flag(dtype: Any, rng: np.random.Generator) 
 
 
 @x86
-@pytest.mark.xfail(reason="BUG: lanes beyond n multiply infinity by 0", strict=True)
 @pytest.mark.parametrize("how", ["matmul", "in place", "prepacked"])
 def test_c09_unused_lanes_raise_no_flag(how: str, dtype: Any) -> None:
     # Infinity times one is exact and raises nothing; infinity times a padding zero would.
@@ -534,8 +525,6 @@ def test_c10_the_same_call_twice(dtype: Any, rng: np.random.Generator) -> None:
             same_bits(jitgemm.gemm(a, b), first)
 
 
-@pytest.mark.xfail(reason="BUG: alpha 0.0 and -0.0 share an entry, so signs of zero depend on "
-                          "which came first", strict=True)  # fmt: skip
 def test_c10_the_same_call_twice_whatever_came_between() -> None:
     a = np.ones((3, 21), np.float32)
     first = jitgemm.gemm(a, a.T, alpha=0.0)

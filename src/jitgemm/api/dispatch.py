@@ -20,7 +20,7 @@ from jitgemm.planner.route import make_plan
 from jitgemm.runtime.driver import Executable, Span, scalar_slot
 from jitgemm.runtime.engine import engine, knob, record_array
 from jitgemm.runtime.entry_code import B_BUFFER, B_HANDLE, B_MATRIX, PLAN
-from jitgemm.runtime.packed import PackedRhs
+from jitgemm.runtime.packed import PackedRhs, element_dtype
 
 __all__ = ["Entry", "bind", "entries", "key_of", "planned", "remember"]
 
@@ -39,7 +39,7 @@ def key_of(a: Any, b: Any, out: Any, c: Any, options: tuple[Any, ...]) -> tuple[
     second = b.isa if type(b) is PackedRhs else b.strides
     return (
         a.shape, a.strides, a.dtype, b.shape, second, b.dtype, out.shape, out.strides,
-        None if c is None else (c.strides, c is out), options,
+        None if c is None else (c.shape, c.strides, c.dtype, c is out), options,
     )  # fmt: skip
 
 
@@ -51,7 +51,8 @@ def planned(product: Product, target: np.ndarray, threads: int) -> Executable:
 def remember(key: tuple[Any, ...], product: Product, threads: int) -> None:
     """Leave an entry for calls like this one, if generated code can take them."""
     target, copied = product.target()
-    if copied or not engine().native or not (product.m and product.n):
+    unusual = copied or product.converted or not engine().native
+    if unusual or not (product.m and product.n):
         return
     executable = planned(product, target, threads)
     while len(entries) >= _KEPT:
@@ -83,13 +84,15 @@ def bind(
     packed = isinstance(product.b, PackedRhs)
     values = {
         "array_type": id(np.ndarray),
-        "descr": id(product.a.dtype),
+        # NumPy's own instance for the type, which never dies; other instances take the long way.
+        "descr": id(element_dtype(product.element)),
         "slow": id(slow),
         "none": id(None),
         "arguments": 3 if bound else 5,
         "b_kind": (B_HANDLE if bound else B_BUFFER) if packed else B_MATRIX,
         "handle": id(product.b) if packed and bound else 0,
         "has_bias": int(product.bias is not None),
+        "bias_high": 0 if product.bias is None else product.bias.nbytes,
         "has_c": int(product.c is not None),
         "in_place": int(gp.problem.in_place),
         "swapped": int(gp.swapped),

@@ -9,7 +9,7 @@ import numpy as np
 
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import entries, key_of, remember
-from jitgemm.api.operands import Array, check_output, element_of, matrix, native
+from jitgemm.api.operands import Array, check_output, element_of, matrix, native, new_result
 from jitgemm.api.product import Options, Product
 from jitgemm.errors import message
 from jitgemm.isa.types import F32, F64, ElementType
@@ -88,7 +88,8 @@ def _gemm(
             target = np.empty((a.shape[0], b.shape[1]), a.dtype)
         key = key_of(a, b, target, c, options)
         entry = entries.get(key)
-    except (AttributeError, IndexError, TypeError):
+    except (AttributeError, IndexError, TypeError, ValueError, MemoryError):
+        # Not arrays, or nothing that could be a result: the long way words the error.
         key, entry = (), None
     if entry is not None:
         right = b.storage if type(b) is PackedRhs else b
@@ -182,7 +183,7 @@ def _matmul_slow(x1: Any, x2: Any, out: Any = None, threads: object = None) -> A
     dtype = left.dtype.newbyteorder("=")
     if out is not None:
         check_output("out", out, shape, dtype)
-    result = np.empty(shape, dtype)
+    result = new_result(shape, dtype)
     a = left[np.newaxis, :] if left.ndim == 1 else left
     b = right[:, np.newaxis] if right.ndim == 1 else right
     full = result.reshape((*shape[: len(shape) - (left.ndim > 1) - (right.ndim > 1)],

@@ -13,8 +13,8 @@ from jitgemm.kernels.spec import Activation
 from jitgemm.runtime.packed import PackedRhs
 
 __all__ = [
-    "Array", "activation_of", "check_output", "element_of", "matrix", "native", "overlaps_itself",
-    "scalar",
+    "Array", "activation_of", "check_output", "element_of", "matrix", "native", "new_result",
+    "overlaps_itself", "scalar",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -62,11 +62,17 @@ def scalar(operand: str, value: object) -> float:
 
     Raises:
         TypeError: anything else.
+        ValueError: an integer beyond every double.
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, (int, float, np.integer, np.floating)):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(
+                message(operand, "a number a double can hold", "a larger one")
+            ) from None
     raise TypeError(message(operand, "a real number", type(value).__name__))
 
 
@@ -103,6 +109,20 @@ def overlaps_itself(x: Array) -> bool:
     for stride, n in axes:
         offsets = np.add.outer(offsets, np.arange(n, dtype=np.int64) * stride)
     return bool(np.diff(np.sort(offsets, axis=None)).min() < x.itemsize)
+
+
+def new_result(shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """An uninitialised array.
+
+    Raises:
+        MemoryError: there is not that much memory, or address space.
+    """
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as e:
+        raise MemoryError(
+            message("out", "a result that fits in memory", f"shape {shape} {dtype}")
+        ) from e
 
 
 def check_output(operand: str, out: object, shape: tuple[int, ...], dtype: np.dtype) -> Array:

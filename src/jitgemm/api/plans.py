@@ -134,9 +134,11 @@ def plan(
     product = Product(a, b, out, options)
     # Foreign byte order and the like never reach generated code: plan for what will be run.
     target, copied = product.target()
-    executable = planned(product, target, count)
     bound = _Bound(product, options, count)
-    stays = not copied and product.a is np.asarray(a) and product.m and product.n
+    if not (product.m and product.n):
+        return _without_kernel(bound, "an empty result: nothing is computed")
+    executable = planned(product, target, count)
+    stays = not (copied or product.converted)
     if not (engine().native and stays) or workspace is not None:
         made = Plan(bound)
     else:

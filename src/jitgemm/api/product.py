@@ -16,6 +16,7 @@ from jitgemm.api.operands import (
     element_of,
     matrix,
     native,
+    new_result,
     scalar,
 )
 from jitgemm.errors import message
@@ -74,17 +75,21 @@ def executable_for(problem: Problem, threads: int) -> Executable:
 
 
 class Product:
-    """``act(alpha * a @ b + beta * c + bias)`` for matrices, with every argument checked."""
+    """``act(alpha * a @ b + beta * c + bias)`` for matrices, with every argument checked.
 
-    __slots__ = ("a", "alpha", "b", "beta", "bias", "c", "element", "epilogue", "k", "m", "n",
-                 "out", "workspace")  # fmt: skip
+    ``converted`` tells whether some operand is a copy instead of the caller's own memory.
+    """
+
+    __slots__ = ("a", "alpha", "b", "beta", "bias", "c", "converted", "element", "epilogue", "k",
+                 "m", "n", "out", "workspace")  # fmt: skip
 
     def __init__(self, a: object, b: object, out: object, options: Options) -> None:
         left = matrix("a", a)
         element = element_of(left.dtype)
         assert element is not None
         self.element: ElementType = element
-        self.a = native(left)
+        self.converted = False
+        self.a = self._native(left)
         self.b: Array | PackedRhs = b if isinstance(b, PackedRhs) else matrix("b", b)
         if element_of(self.b.dtype) is not element:
             raise TypeError(message("b", f"{self.a.dtype} elements like a", self.b.dtype))
@@ -95,12 +100,15 @@ class Product:
                         describe(self.b))
             )  # fmt: skip
         if isinstance(self.b, np.ndarray):
-            self.b = native(self.b)
+            self.b = self._native(self.b)
         elif self.b.isa != engine().isa.name:
             raise ValueError(
                 message("b", f"an operand packed for {engine().isa.name}", f"one for {self.b.isa}")
             )
-        self.alpha, self.beta = scalar("alpha", options.alpha), scalar("beta", options.beta)
+        # Adding 0 turns -0 into +0: no product has no sign.
+        self.alpha, self.beta = (
+            scalar(name, getattr(options, name)) + 0.0 for name in ("alpha", "beta")
+        )
         self.c = self._c(options.c)
         self.bias = self._bias(options.bias)
         activation = activation_of(options.activation)
@@ -112,6 +120,12 @@ class Product:
         if out is not None:
             self.out = check_output("out", out, (self.m, self.n), self.a.dtype)
 
+    def _native(self, x: Array) -> Array:
+        result = native(x)
+        # The caller's later writes will not show in a copy.
+        self.converted |= result is not x
+        return result
+
     def _c(self, c: object) -> Array | None:
         if c is None:
             if self.beta != 0:
@@ -122,7 +136,7 @@ class Product:
             raise TypeError(message("c", f"{self.a.dtype} elements like a", array.dtype))
         if array.shape != (self.m, self.n):
             raise ValueError(message("c", f"shape {(self.m, self.n)}", f"shape {array.shape}"))
-        return native(array) if self.beta != 0 else None
+        return self._native(array) if self.beta != 0 else None
 
     def _bias(self, bias: object) -> Array | None:
         if bias is None:
@@ -134,21 +148,23 @@ class Product:
             raise ValueError(
                 message("bias", f"shape ({self.n},), one per column", f"shape {array.shape}")
             )
-        return np.ascontiguousarray(native(array).reshape(self.n))
+        row = np.ascontiguousarray(self._native(array).reshape(self.n))
+        self.converted |= not np.may_share_memory(row, array)
+        return row
 
     def target(self) -> tuple[Array, bool]:
         """Where the kernel writes, and whether that must be copied to ``out`` afterwards."""
         shape, dtype = (self.m, self.n), self.a.dtype
         out = self.out
         if out is None:
-            return np.empty(shape, dtype), False
+            return new_result(shape, dtype), False
         plain = out.view(np.ndarray)
         inputs = [x for x in (self.a, self.b, self.bias) if isinstance(x, np.ndarray)]
         if self.c is not None and not self._in_place(plain):
             inputs.append(self.c)
         clash = any(np.may_share_memory(plain, x) for x in inputs)
         if clash or not out.dtype.isnative:
-            return np.empty(shape, dtype), True
+            return new_result(shape, dtype), True
         return plain, False
 
     def _in_place(self, target: Array) -> bool:

@@ -74,6 +74,10 @@ class _PanelsOfB:
         self.pinned = [cell.value for cell in self.base]
         for cell, p in zip(self.base, self.pinned, strict=True):
             cell.value = p + self.depth
+        if self.masks:
+            # Lanes without a column repeat the first one: they raise no flag of their own.
+            first = self.k.load(self.pinned[0], self.spec.element)
+            self.rest = self.k.splat(first, self.spec.lanes)
 
     def only(self, cols: Int, columns: range) -> None:
         """Touch no column from ``cols`` on."""
@@ -88,7 +92,9 @@ class _PanelsOfB:
         if spec.b is BSource.INPLACE:
             panel, within = 0, j
         p = self.pinned[panel] + within * spec.lanes * spec.element.bytes
-        return self.k.load(p, spec.element, spec.lanes, self.masks.get(j))
+        if j not in self.masks:
+            return self.k.load(p, spec.element, spec.lanes)
+        return self.k.load(p, spec.element, spec.lanes, self.masks[j], self.rest)
 
 
 def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
@@ -151,7 +157,7 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
                     target = target + stride
         width = len(columns) * spec.lanes
         if spec.b is BSource.PACKED:
-            # Panels are padded with zeros: the product needs no masks, only the store does.
+            # Panels are padded: the product needs no masks, only the store does.
             sums = multiply(k, job, (a, b, depth), None, ahead)
             for full in k.branches(cols.equals(width)):
                 finish(k, spec, (job, tile), sums, None if full else cols)

@@ -1,8 +1,9 @@
 """Packing: one routine for both operands.
 
 A packed operand is a row of micropanels; in each, every depth step holds ``width`` leading elements
-side by side.  For B the leading axis is columns, for A rows; only the strides differ.  What does
-not exist at the tail is filled with zeros, so that the product needs no masks.
+side by side.  For B the leading axis is columns, for A rows; only the strides differ.  At the tail,
+what does not exist repeats the first element, so that the product needs no masks and its unused
+lanes raise no floating-point flag that a used one does not (zeros would: infinity times zero).
 
 Two paths write the same bytes: leading axis contiguous (whole vectors are copied), and any other
 stride (a transpose in strips of depth, so that a cache line of the source is used up while it is
@@ -93,15 +94,16 @@ def _copy_whole(k: Kernel, element: ElementType, where: tuple[Ptr, Ptr], width: 
 def _copy_part(
     k: Kernel, element: ElementType, where: tuple[Ptr, Ptr], live: Int, width: IntLike
 ) -> None:
-    """``live`` elements, and zeros up to ``width``."""
+    """``live`` elements (at least one), the first one again up to ``width``."""
     src, dst = where
     lanes, size = k.isa.lanes(element), element.bytes
     whole = live // lanes * lanes
     for j in k.range(0, whole, lanes):
         k.store(dst + j * size, k.load(src + j * size, element, lanes))
+    first = k.splat(k.load(src, element), lanes)
     for j in k.range(whole, width, lanes):
         wanted = k.mask(k.const(width) - j, element, lanes)
-        v = k.load(src + j * size, element, lanes, k.mask(live - j, element, lanes))
+        v = k.load(src + j * size, element, lanes, k.mask(live - j, element, lanes), first)
         k.store(dst + j * size, v, wanted)
 
 
@@ -113,7 +115,6 @@ def _transpose(
     size = element.bytes
     step = k.const(width) * size
     strip = _STRIP_BYTES // size
-    zero = k.zero(element, 1)
     for start in k.range(0, source.lead, width):
         live = k.min(width, source.lead - start)
         src = source.at + start * source.lead_stride
@@ -126,5 +127,6 @@ def _transpose(
                 for p in k.range(p0, p1):
                     k.store(column + p * step, k.load(line + p * source.depth_stride, element))
             for i in k.range(live, width):
+                column = dst + i * size
                 for p in k.range(p0, p1):
-                    k.store(dst + i * size + p * step, zero)
+                    k.store(column + p * step, k.load(src + p * source.depth_stride, element))

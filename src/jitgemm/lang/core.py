@@ -261,8 +261,18 @@ class Kernel(ABC):
         """Write a pointer at ``p``."""
 
     @abstractmethod
-    def load(self, p: Ptr, element: ElementType, lanes: int = 1, mask: Mask | None = None) -> Vec:
-        """``lanes`` consecutive elements; lanes outside the mask are zero and are not touched."""
+    def load(
+        self,
+        p: Ptr,
+        element: ElementType,
+        lanes: int = 1,
+        mask: Mask | None = None,
+        other: Vec | None = None,
+    ) -> Vec:
+        """``lanes`` consecutive elements; lanes outside the mask are not touched.
+
+        They are those of ``other``, or zero.
+        """
 
     @abstractmethod
     def store(self, p: Ptr, value: Vec, mask: Mask | None = None) -> None:

@@ -261,9 +261,18 @@ class InterpKernel(Kernel):
             raise LanguageError(f"mask of {mask.lanes} lanes on {lanes}")
         return lanes if mask is None else int(mask.handle)
 
-    def load(self, p: Ptr, element: ElementType, lanes: int = 1, mask: Mask | None = None) -> Vec:
+    def load(
+        self,
+        p: Ptr,
+        element: ElementType,
+        lanes: int = 1,
+        mask: Mask | None = None,
+        other: Vec | None = None,
+    ) -> Vec:
         live = self._live(lanes, mask)
         values = np.zeros(lanes, dtype_of(element))
+        if other is not None:
+            values[:] = other.handle
         if live:
             size = live * element.bytes
             values.view(np.uint8)[:size] = self.memory.read(p.handle, size)

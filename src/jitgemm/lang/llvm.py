@@ -198,19 +198,32 @@ class LlvmKernel(Kernel):
     def store_ptr(self, p: Ptr, value: Ptr) -> None:
         self._emit(f"store ptr {value.handle}, ptr {p.handle}, align 8")
 
-    def load(self, p: Ptr, element: ElementType, lanes: int = 1, mask: Mask | None = None) -> Vec:
+    def load(
+        self,
+        p: Ptr,
+        element: ElementType,
+        lanes: int = 1,
+        mask: Mask | None = None,
+        other: Vec | None = None,
+    ) -> Vec:
         v = self.vector_type(element, lanes)
         if mask is None:
             return Vec(self, self._let(f"load {v}, ptr {p.handle}, align 1"), element, lanes)
         wide, m, suffix, bits = self._masked(element, mask)
         name = f"llvm.masked.load.{suffix}.p0"
         self.module.declare(f"declare {wide} @{name}(ptr, i32 immarg, {m}, {wide})")
-        handle = self._let(
-            f"call {wide} @{name}(ptr {p.handle}, i32 1, {m} {bits}, {wide} zeroinitializer)"
-        )
+        rest = "zeroinitializer" if other is None else self._widen(other)
+        handle = self._let(f"call {wide} @{name}(ptr {p.handle}, i32 1, {m} {bits}, {wide} {rest})")
         if lanes == 1:
             handle = self._let(f"extractelement {wide} {handle}, i64 0")
         return Vec(self, handle, element, lanes)
+
+    def _widen(self, value: Vec) -> str:
+        """A scalar as a vector of one, for intrinsics that know no scalars."""
+        if value.lanes > 1:
+            return str(value.handle)
+        wide, v = f"<1 x {value.element.llvm}>", value.element.llvm
+        return self._let(f"insertelement {wide} poison, {v} {value.handle}, i64 0")
 
     def store(self, p: Ptr, value: Vec, mask: Mask | None = None) -> None:
         v = self.vector_type(value.element, value.lanes)
@@ -220,9 +233,7 @@ class LlvmKernel(Kernel):
         wide, m, suffix, bits = self._masked(value.element, mask)
         name = f"llvm.masked.store.{suffix}.p0"
         self.module.declare(f"declare void @{name}({wide}, ptr, i32 immarg, {m})")
-        handle = value.handle
-        if value.lanes == 1:
-            handle = self._let(f"insertelement {wide} poison, {v} {handle}, i64 0")
+        handle = self._widen(value)
         self._emit(f"call void @{name}({wide} {handle}, ptr {p.handle}, i32 1, {m} {bits})")
 
     def _masked(self, element: ElementType, mask: Mask) -> tuple[str, str, str, str]:

@@ -17,9 +17,9 @@ Notation: element size ``e``, register tile ``mr x nr``, depth slice ``kc``, ``m
   quarter.
 * ``nc``: a packed slice ``kc * nc * e`` is read by every chunk of rows; it must stay in the shared
   cache: at most half of L3, at least one micropanel.
-* Threads: chunks are drawn on demand from a grid of row ranges by column ranges.  Its cells should be
-  alike and as many as fill whole rounds of the threads, or some thread waits for the last one; small
-  enough to even out disturbances, large enough that fetching their rows and panels does not show.
+* Threads: chunks are drawn on demand from a grid of row ranges by column ranges.  Its cells should
+  be alike and as many as fill whole rounds of the threads, or some thread waits for the last one;
+  small enough to even out disturbances, large enough that fetching rows and panels does not show.
   :func:`_grid` weighs these with a closed estimate of the time of the slowest thread.
 """
 
@@ -34,9 +34,9 @@ from jitgemm.planner.problem import Problem
 __all__ = ["Blocking", "Limits", "derive"]
 
 _CHUNKS_PER_THREAD = 4
-# What a chunk costs besides its arithmetic, in the same unit (rows times columns): fetching its rows
-# of A as eight more columns would (4 bytes against 32 multiply-adds per cycle), the first lines of
-# its panels as one and a half more rows, and being drawn as a small tile.
+# What a chunk costs besides its arithmetic, in the same unit (rows times columns): fetching its
+# rows of A as eight more columns would (4 bytes against 32 multiply-adds per cycle), the first
+# lines of its panels as one and a half more rows, and being drawn as a small tile.
 _FETCH_COLS, _FETCH_ROWS, _DRAW = 8.0, 1.5, 64.0
 _PAGE = 4096
 

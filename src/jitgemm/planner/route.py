@@ -21,7 +21,8 @@ __all__ = ["Context", "GemmPlan", "PackA", "make_plan", "threads_for"]
 
 _ALIGN = 64
 _PAGE = 4096
-_MAX_BYTES = 1 << 62
+# No machine addresses more than 2**47 bytes of its own.
+_MAX_BYTES = 1 << 47
 # Two multiply-adds per cycle, four cycles of latency each.
 _SUMS_TO_HIDE_LATENCY = 8
 
@@ -200,10 +201,13 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         packed_a = blocking.rows_per_chunk * a_row
     in_panels = pack_a is PackA.PANELS
     a_tile = blocking.tile_rows * (kc * size if in_panels else a_row)
-    if packed_b + threads * packed_a > _MAX_BYTES:
+    # Judged by the size of one micropanel even where nothing is packed: operands that only strides
+    # of zero make so deep would otherwise be multiplied for days.
+    needed = max(packed_b + threads * packed_a, spec.panel_row * oriented.k)
+    if needed > _MAX_BYTES:
         raise MemoryError(
             f"jitgemm: workspace: m={problem.m}, n={problem.n}, k={problem.k} would need "
-            f"{packed_b + threads * packed_a} bytes of scratch"
+            f"{needed} bytes of scratch"
         )
     return GemmPlan(
         problem=oriented,

@@ -44,7 +44,8 @@ class Span:
 def scalar_slot(value: float, size: int) -> int:
     """A float of ``size`` bytes as the contents of an 8-byte slot."""
     if size == 4:
-        return int(struct.unpack("<q", struct.pack("<fi", np.float32(value), 0))[0])
+        # A C conversion: beyond the type it gives infinity or zero, without a warning.
+        return int.from_bytes(bytes(ctypes.c_float(value)), "little")
     return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 

@@ -31,7 +31,7 @@ from jitgemm.runtime.system import NativeFunction, SystemKernel
 
 __all__ = ["Engine", "engine", "record_array"]
 
-_FASTCALL = 0x0080  # METH_FASTCALL, methodobject.h
+_FASTCALL = 0x0080 | 0x0002  # METH_FASTCALL | METH_KEYWORDS, methodobject.h
 
 
 class _MethodDef(ctypes.Structure):
@@ -170,7 +170,13 @@ class SharedScratch:
         self.record[SCRATCH.slot("busy")] = 0
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+# Nobody forks while the engine is half built.  Handlers run before a fork in the reverse order of
+# their registration: this lock first, the compiler's second, in the order building takes them.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 _engine: Engine | None = None
 
 

@@ -1,4 +1,4 @@
-"""Generated ``METH_FASTCALL`` functions.
+"""Generated ``METH_FASTCALL | METH_KEYWORDS`` functions.
 
 How a call from Python reaches a kernel in tens of nanoseconds.
 
@@ -51,7 +51,7 @@ PLAN = Record(
     "b_kind",
     "handle",  # B_HANDLE: the very object that must be passed as b
     "buffer_bytes",  # B_BUFFER: the size of the packed storage that must be passed as b
-    "has_bias", "has_c",
+    "has_bias", "has_c", "bias_low", "bias_high",
     "in_place",  # C must be the result's own memory; else apart from it
     "swapped", "nest", "threads", "pool_cell", "release",
     "scratch",  # the shared scratch
@@ -99,9 +99,9 @@ def _all(*conditions: Cond) -> Cond:
     return result
 
 
-def _slow(k: SystemKernel, view: View, args: Ptr, count: Int) -> Ptr:
+def _slow(k: SystemKernel, view: View, args: Ptr, count: Int, names: Ptr) -> Ptr:
     target = view.pointer("slow")
-    result = k.external("PyObject_Vectorcall", "ptr", target, args, count, k.null())
+    result = k.external("PyObject_Vectorcall", "ptr", target, args, count, names)
     assert isinstance(result, Ptr)
     return result
 
@@ -129,41 +129,48 @@ def _is_matrix(k: SystemKernel, objects: list[Ptr], array_type: Ptr) -> Cond:
     return _all(*(k.same(k.load_ptr(x + _AT["type"]), array_type) for x in objects))
 
 
-def _take_bias(k: SystemKernel, plan: View, job: View, args: Ptr, leave: Leave, at_d: Ptr) -> None:
-    """The optional fourth argument: contiguous, one element per column, apart from the result."""
+def _given_bias(k: SystemKernel, plan: View, args: Ptr, leave: Leave) -> Ptr:
+    """The fourth argument: contiguous, one element per column."""
+    bias_at = k.load_ptr(args + 24)
+    leave(~k.same(k.load_ptr(bias_at + _AT["type"]), plan.pointer("array_type")))
+    bias = _Array(k, bias_at)
+    leave(bias.small("nd").differs(1))
+    leave(
+        ~_all(
+            k.same(bias.pointer("descr"), plan.pointer("descr")),
+            k.load_int(bias.pointer("dims")).equals(plan.int("d_cols")),
+            (bias.small("flags") & numpy_abi.C_CONTIGUOUS).differs(0),
+        )
+    )
+    return bias.pointer("data")
+
+
+def _given_c(k: SystemKernel, plan: View, args: Ptr, leave: Leave) -> Ptr:
+    """The fifth argument: the C of ``beta * C``."""
+    c_at = k.load_ptr(args + 32)
+    leave(~k.same(k.load_ptr(c_at + _AT["type"]), plan.pointer("array_type")))
+    c = _Array(k, c_at)
+    leave(c.small("nd").differs(2))
+    leave(~_matches(k, plan, c, "c"))
+    return c.pointer("data")
+
+
+def _take_others(
+    k: SystemKernel, plan: View, job: View, args: Ptr, leave: Leave, at_d: Ptr
+) -> None:
+    """Bias and C: bound to the plan (their addresses are in its job) or given in this call."""
+    given = plan.int("arguments") > 3
     for _ in k.when(plan.int("has_bias").differs(0)):
-        bias_at = k.load_ptr(args + 24)
-        leave(~k.same(k.load_ptr(bias_at + _AT["type"]), plan.pointer("array_type")))
-        bias = _Array(k, bias_at)
-        leave(bias.small("nd").differs(1))
-        n, size = k.load_int(bias.pointer("dims")), k.load_int(bias.pointer("strides"))
-        leave(
-            ~_all(
-                k.same(bias.pointer("descr"), plan.pointer("descr")),
-                n.equals(plan.int("d_cols")),
-                (bias.small("flags") & numpy_abi.C_CONTIGUOUS).differs(0),
-            )
-        )
-        where = bias.pointer("data")
-        start, low = k.address(where), k.address(at_d)
-        leave(
-            ~((start + n * size <= low + plan.int("d_low")) | (low + plan.int("d_high") <= start))
-        )
-        job.set("bias", where)
-
-
-def _take_c(k: SystemKernel, plan: View, job: View, args: Ptr, leave: Leave, at_d: Ptr) -> None:
-    """The optional fifth argument: the C of ``beta * C``."""
+        for _ in k.when(given):
+            job.set("bias", _given_bias(k, plan, args, leave))
+        leave(~_apart(k, plan, ("bias", job.pointer("bias")), ("d", at_d)))
     for _ in k.when(plan.int("has_c").differs(0)):
-        c_at = k.load_ptr(args + 32)
-        leave(~k.same(k.load_ptr(c_at + _AT["type"]), plan.pointer("array_type")))
-        c = _Array(k, c_at)
-        leave(c.small("nd").differs(2))
-        where = c.pointer("data")
-        inside = plan.int("in_place").differs(0) & k.same(where, at_d)
-        outside = plan.int("in_place").equals(0) & _apart(k, plan, ("c", where), ("d", at_d))
-        leave(~(_matches(k, plan, c, "c") & (inside | outside)))
-        job.set("c", where)
+        for _ in k.when(given):
+            job.set("c", _given_c(k, plan, args, leave))
+        c = job.pointer("c")
+        inside = plan.int("in_place").differs(0) & k.same(c, at_d)
+        outside = plan.int("in_place").equals(0) & _apart(k, plan, ("c", c), ("d", at_d))
+        leave(~(inside | outside))
 
 
 def _take_b(
@@ -197,13 +204,13 @@ def call_plan(arch: str) -> Function:
     """``plan(a, b, out[, bias, c])`` for the shapes, strides and threads in the plan's table."""
     runner = run(arch)
 
-    def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int) -> None:
+    def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
         plan = PLAN.view(k, k.load_ptr(owner + _AT["data"]))
 
         def leave(cond: Cond) -> None:
-            k.leave_when(cond, lambda: _slow(k, plan, args, count))
+            k.leave_when(cond, lambda: _slow(k, plan, args, count, names))
 
-        leave(count.differs(plan.int("arguments")))
+        leave(count.differs(plan.int("arguments")) | ~k.is_null(names))
         a_at, b_at, d_at = (k.load_ptr(args + 8 * i) for i in range(3))
         leave(~_is_matrix(k, [a_at, d_at], plan.pointer("array_type")))
         a, d = _Array(k, a_at), _Array(k, d_at)
@@ -217,9 +224,7 @@ def call_plan(arch: str) -> Function:
         k.copy(job_at, plan.at("job_0"), JOB.size)
         job = JOB.view(k, job_at)
         _take_b(k, plan, job, (b_at, at_a, at_d), leave)
-        for _ in k.when(plan.int("arguments") > 3):
-            _take_bias(k, plan, job, args, leave, at_d)
-            _take_c(k, plan, job, args, leave, at_d)
+        _take_others(k, plan, job, args, leave, at_d)
         job.set("d", at_d)
         counters_at = job_at + JOB.size
         job.set("counters", counters_at)
@@ -251,20 +256,20 @@ def call_plan(arch: str) -> Function:
         k.external("Py_IncRef", "void", d_at)
         k.ret(d_at)
 
-    params = parameters("owner* args* count")
+    params = parameters("owner* args* count names*")
     return NativeFunction("jitgemm_call_plan", params, body, returns="ptr")
 
 
 def call_small() -> Function:
     """``matmul(x1, x2, out, threads)`` for small contiguous matrices of one native type."""
 
-    def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int) -> None:
+    def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
         table = SMALL.view(k, k.load_ptr(owner + _AT["data"]))
 
         def leave(cond: Cond) -> None:
-            k.leave_when(cond, lambda: _slow(k, table, args, count))
+            k.leave_when(cond, lambda: _slow(k, table, args, count, names))
 
-        leave(count.differs(4))
+        leave(count.differs(4) | ~k.is_null(names))
         a_at, b_at, d_at, threads = (k.load_ptr(args + 8 * i) for i in range(4))
         array_type, none = table.pointer("array_type"), table.pointer("none")
         leave(~(_is_matrix(k, [a_at, b_at], array_type) & k.same(threads, none)))
@@ -343,5 +348,5 @@ def call_small() -> Function:
         k.invoke(nest, "void", job.ptr, 0)
         k.ret(result.value)
 
-    params = parameters("owner* args* count")
+    params = parameters("owner* args* count names*")
     return NativeFunction("jitgemm_call_small", params, body, returns="ptr")

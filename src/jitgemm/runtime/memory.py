@@ -26,7 +26,9 @@ def _huge_buffer(nbytes: int) -> NDArray[np.uint8] | None:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
-        region = mmap.mmap(-1, nbytes + _HUGE)
+        # Private: the default is shared, and a child would scribble over its parent's scratch.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        region = mmap.mmap(-1, nbytes + _HUGE, flags=flags)
         region.madvise(mmap.MADV_HUGEPAGE)
     except (OSError, ValueError):
         return None

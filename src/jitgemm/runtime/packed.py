@@ -26,7 +26,7 @@ def element_dtype(element: ElementType) -> np.dtype:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Micropanels ``nr`` columns wide; each holds all ``k`` depth steps, zero-padded on the right.
+    """Micropanels ``nr`` columns wide; each holds all ``k`` depth steps, padded on the right.
 
     Because a panel spans the whole depth, the layout does not depend on how depth or columns are
     blocked when it is read: ``nr`` is all there is to record.

@@ -1,0 +1,277 @@
+"""Properties of the generated code: deterministic text, and hot loops that are what was meant.
+
+The loops are found in the assembly (AT&T syntax): a label, straight-line code, a jump back to it.
+Register tiles over the budget compile and spill in silence, so the count of multiply-adds and the
+absence of stack access are what keeps a tile honest.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+from oracle import run_python
+
+from jitgemm.isa.types import ElementType
+from jitgemm.jit import compiler
+from jitgemm.jit.target import available, host
+from jitgemm.kernels import registry
+from jitgemm.kernels.peak import peak_function
+from jitgemm.kernels.spec import Activation, BSource, Epilogue, GemmSpec
+
+FULL = Epilogue(beta=True, bias=True, activation=Activation.RELU)
+x86 = pytest.mark.skipif(host().arch != "x86_64", reason="reads x86 assembly")
+
+
+def _specs(*epilogues: Epilogue) -> list[Any]:
+    return [
+        pytest.param(GemmSpec(element, isa, tile, b, e), id=GemmSpec(element, isa, tile, b, e).symbol)
+        for element, isa, tile in registry.rows()
+        if not isa.interpreted and available(isa)
+        for b in BSource
+        for e in epilogues
+    ]
+
+
+@cache
+def _text(spec: GemmSpec) -> str:
+    return compiler.text(compiler.gemm_unit(spec))
+
+
+@cache
+def _assembly(spec: GemmSpec) -> str:
+    return compiler.assembly(compiler.gemm_unit(spec))
+
+
+# -- text -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", _specs(Epilogue(), FULL))
+def test_the_same_spec_gives_the_same_text(spec: GemmSpec) -> None:
+    again = replace(spec, tile=replace(spec.tile), epilogue=replace(spec.epilogue))
+    assert again == spec
+    assert compiler.text(compiler.gemm_unit(again)) == _text(spec)
+
+
+_DIGESTS = """
+import hashlib
+from jitgemm.jit import compiler
+from jitgemm.jit.target import available
+from jitgemm.kernels import registry
+from jitgemm.kernels.spec import *
+from jitgemm.runtime.engine import system_unit
+units = [system_unit()] + [
+    compiler.gemm_unit(GemmSpec(element, isa, tile, b, Epilogue(bias=True)))
+    for element, isa, tile in registry.rows() for b in BSource
+    if available(isa) and not isa.interpreted and element.bytes == 4
+]
+for unit in units:
+    text = compiler.text(unit)
+    print(unit.name, hashlib.sha256(text.encode()).hexdigest(), compiler._key(unit))
+"""
+
+
+def test_the_same_spec_gives_the_same_text_in_every_process() -> None:
+    first, second = (run_python(_DIGESTS, PYTHONHASHSEED=seed).stdout for seed in ("1", "2"))
+    assert first == second
+    assert len(first.splitlines()) >= 3
+
+
+@pytest.mark.parametrize("spec", _specs(Epilogue(), FULL))
+def test_no_fast_math_and_no_made_up_pointers(spec: GemmSpec) -> None:
+    text = _text(spec)
+    assert "inttoptr" not in text
+    flags = r"\b(?:fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)\b"
+    operations = [line for line in text.splitlines() if re.search(r"= *(?:f\w+|call|select|phi)\b", line)]
+    assert len(operations) > 10
+    assert not [line for line in operations if re.search(flags, line)]
+    assert "unsafe-fp-math" not in text
+
+
+@pytest.mark.parametrize("spec", _specs(Epilogue(), FULL))
+def test_the_multiply_add_is_the_sets_own(spec: GemmSpec) -> None:
+    text = _text(spec)
+    fused = f"@llvm.fma.v{spec.lanes}{spec.element.suffix}"
+    assert (fused in text) == spec.isa.fused
+    assert ("fmul" in text and "fadd" in text) or spec.isa.fused
+
+
+def test_different_specs_have_different_names_and_units() -> None:
+    specs = [p.values[0] for p in _specs(Epilogue(), FULL, Epilogue(bias=True), Epilogue(beta=True))]
+    assert len({s.symbol for s in specs}) == len(specs)
+    assert len({compiler.gemm_unit(s).key for s in specs}) == len(specs)
+    for spec in specs:
+        assert re.fullmatch(r"\w+_gemm_(packed|inplace)_beta0?(_bias)?(_relu)?_\d+x\d+__\w+", spec.symbol)
+    # What the name does not say, the unit's key does.
+    spec = specs[0]
+    deeper = replace(spec.element, depth_block=256)
+    narrower = replace(spec.tile, groups=spec.tile.groups[:1])
+    for other in (replace(spec, element=deeper), replace(spec, tile=narrower)):
+        assert compiler.gemm_unit(other).key != compiler.gemm_unit(spec).key
+
+
+# -- loops ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One innermost loop: the lines between its label and the jump back."""
+
+    lines: tuple[str, ...]
+
+    def count(self, pattern: str) -> int:
+        return sum(bool(re.search(pattern, line)) for line in self.lines)
+
+    @property
+    def masked(self) -> bool:
+        return self.count(r"\{%k|vmaskmov") > 0
+
+    @property
+    def multiplications(self) -> int:
+        return self.count(r"\tv?f(?:n?m(?:add|sub)\w*|mul)p[sd]\b|\tvfn?m\w+p[sd]\b|\tv?mulp[sd]\b")
+
+    @property
+    def stack(self) -> list[str]:
+        return [line.strip() for line in self.lines if re.search(r"\(%r[sb]p[,)]", line)]
+
+    @property
+    def stack_stores(self) -> list[str]:
+        return [line for line in self.stack if re.search(r"\(%r[sb]p[^)]*\)$", line)]
+
+
+def _functions(assembly: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in assembly.splitlines():
+        start = re.match(r"([A-Za-z_]\w*):", line)
+        if start:
+            lines = found[start[1]] = []
+        elif line.startswith(".Lfunc_end"):
+            lines = []
+        else:
+            lines.append(line.split("#")[0].rstrip())
+    return found
+
+
+def _loops(lines: list[str]) -> list[Loop]:
+    loops, label, start = [], "", 0
+    for i, line in enumerate(lines):
+        here = re.match(r"(\.LBB\w+):", line)
+        if here:
+            label, start = here[1], i
+        jump = re.match(r"\tj\w+\t(\.LBB\w+)$", line)
+        if jump and jump[1] == label:
+            loops.append(Loop(tuple(lines[start + 1 : i + 1])))
+    return [loop for loop in loops if loop.multiplications]
+
+
+def _microkernels(spec: GemmSpec) -> dict[tuple[int, int], list[Loop]]:
+    """Loops with arithmetic by (rows, columns in vectors)."""
+    functions, found = _functions(_assembly(spec)), {}
+    for panels, rows in spec.tile.variants():
+        lines = functions[f"{spec.symbol}_micro_{rows}x{panels * spec.nr}"]
+        found[rows, panels * spec.tile.nr_regs] = _loops(lines)
+    return found
+
+
+@x86
+@pytest.mark.parametrize("spec", _specs(Epilogue(), FULL))
+def test_hot_loops_multiply_once_per_element_and_leave_the_stack_alone(spec: GemmSpec) -> None:
+    for (rows, columns), loops in _microkernels(spec).items():
+        full = [loop for loop in loops if not loop.masked]
+        assert len(full) == 1, f"{rows}x{columns}: {len(full)} loops without masks"
+        (loop,) = full
+        assert loop.multiplications == rows * columns, f"{rows}x{columns}"
+        assert not loop.stack, f"{rows}x{columns} spills: {loop.stack}"
+        assert not loop.count(r"\tcall|\tv?div|\tidiv|\tv?gather"), f"{rows}x{columns}"
+        # One load per vector of B, one broadcast per row of A; nothing is read twice.
+        assert loop.count(r"\(%r") <= rows + columns + rows * spec.isa.fused + 3
+
+
+@x86
+@pytest.mark.parametrize("spec", _specs(Epilogue(), FULL))
+def test_masked_loops_reload_masks_at_most(spec: GemmSpec) -> None:
+    if not spec.isa.fused:
+        pytest.skip("lane by lane there")
+    for (rows, columns), loops in _microkernels(spec).items():
+        masked = [loop for loop in loops if loop.masked]
+        assert len(masked) == (spec.b is BSource.INPLACE), f"{rows}x{columns}"
+        for loop in masked:
+            assert loop.multiplications == rows * columns, f"{rows}x{columns}"
+            assert not loop.stack_stores, f"{rows}x{columns} spills: {loop.stack_stores}"
+            assert len(loop.stack) <= columns, f"{rows}x{columns}: {loop.stack}"
+
+
+@x86
+def test_fused_sets_use_fused_instructions_of_their_width() -> None:
+    for param in _specs(Epilogue()):
+        spec = param.values[0]
+        register = {512: "zmm", 256: "ymm", 128: "xmm"}[spec.isa.vector_bits]
+        kind = "ps" if spec.element.bytes == 4 else "pd"
+        for loops in _microkernels(spec).values():
+            for loop in loops:
+                if spec.isa.fused:
+                    assert loop.multiplications == loop.count(rf"\tvfmadd\w+{kind}\b.*%{register}")
+                else:
+                    assert loop.count(rf"\tv?mul{kind}\b") == loop.count(rf"\tv?add{kind}\b")
+                    assert not loop.count("fmadd")
+
+
+@x86
+@pytest.mark.parametrize(
+    "element, isa",
+    [pytest.param(e, i, id=f"{e}-{i.name}") for e, i, _ in registry.rows()
+     if available(i) and not i.interpreted and i.fused],
+)  # fmt: skip
+def test_the_loop_that_measures_the_peak_is_arithmetic_only(element: ElementType, isa: Any) -> None:
+    function = peak_function(element, isa)
+    unit = compiler.Unit(function.name, isa, lambda: [function])
+    (loop,) = _loops(_functions(compiler.assembly(unit))[function.name])
+    assert loop.multiplications > 7
+    assert not loop.count(r"\(%r")
+
+
+def test_the_loop_finder_sees_spills_and_masks() -> None:
+    lines = [
+        "\tmovq\t%rax, 8(%rsp)", ".LBB0_1:", "\tvmovups\t(%rax), %ymm1",
+        "\tvfmadd231ps\t(%rsp), %ymm1, %ymm0", "\tvmovups\t%ymm0, 32(%rsp)", "\tjne\t.LBB0_1",
+        ".LBB0_2:", "\tvmovups\t(%rax), %zmm1 {%k1} {z}", "\tvfmadd231pd\t%zmm1, %zmm2, %zmm3",
+        "\tjl\t.LBB0_2", ".LBB0_3:", "\tmulps\t%xmm1, %xmm0", ".LBB0_4:", "\tjl\t.LBB0_3",
+    ]  # fmt: skip
+    first, second = _loops(lines)
+    assert first.multiplications == second.multiplications == 1
+    assert len(first.stack) == 2
+    assert first.stack_stores == ["vmovups\t%ymm0, 32(%rsp)"]
+    assert (first.masked, second.masked) == (False, True)
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
+def test_no_memory_is_writable_and_executable() -> None:
+    run_python("""
+        import numpy as np
+        import jitgemm
+        from jitgemm.jit import compiler
+        for dtype in (np.float32, np.float64):
+            a = np.ones((70, 70), dtype)
+            jitgemm.gemm(a, np.asfortranarray(a), bias=a[0], activation="relu", threads=2)
+            jitgemm.gemm(a, jitgemm.prepack_rhs(a), beta=1, c=a)
+            jitgemm.matmul(a[:5, :5], a[:5, :5])
+        maps = [line.split() for line in open("/proc/self/maps")]
+        assert not [m for m in maps if "w" in m[1] and "x" in m[1]]
+        where = {}
+        for unit in compiler.compiled():
+            for name, address in unit.addresses.items():
+                for span, rights, *_ in maps:
+                    low, high = (int(x, 16) for x in span.split("-"))
+                    if low <= address < high:
+                        where[unit.name, name] = rights
+        assert len(where) == sum(len(u.addresses) for u in compiler.compiled()) > 10
+        assert set(where.values()) == {"r-xp"}, where
+    """)

@@ -1,0 +1,295 @@
+"""Contract, "Errors": sentence 23, for every argument of every public function.
+
+Every refusal is checked three times: the class of the error, its words (``jitgemm:``, the operand,
+what was expected and what came), and that nothing was written.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import equal, exact_gemm, integers, run_python
+
+import jitgemm
+from jitgemm.isa.tables import BY_NAME
+from jitgemm.jit.target import available
+
+Array = np.ndarray[Any, Any]
+
+F4 = np.float32
+A, B, C = np.ones((3, 4), F4), np.ones((4, 5), F4), np.ones((3, 5), F4)
+
+# name: (error, operand, words that must appear, call with the keyword arguments of gemm)
+GEMM: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = {
+    "a of integers": (TypeError, "a", ("float32 or float64", "int64"), {"a": A.astype(np.int64)}),
+    "a of complex": (TypeError, "a", ("float32 or float64", "complex64"), {"a": A.astype("c8")}),
+    "a of half": (TypeError, "a", ("float32 or float64", "float16"), {"a": A.astype("f2")}),
+    "a of long double": (TypeError, "a", ("float32 or float64",), {"a": A.astype("g")}),
+    "a of objects": (TypeError, "a", ("object",), {"a": A.astype(object)}),
+    "a of booleans": (TypeError, "a", ("bool",), {"a": A.astype(bool)}),
+    "a of text": (TypeError, "a", ("float32 or float64",), {"a": "text"}),
+    "a of dates": (TypeError, "a", ("datetime64",), {"a": A.astype("M8[s]")}),
+    "a is None": (TypeError, "a", ("object",), {"a": None}),
+    "a is a packed operand": (TypeError, "a", (), {"a": jitgemm.prepack_rhs(A)}),
+    "a with one axis": (ValueError, "a", ("2 dimensions", "1 dimensions"), {"a": A[0]}),
+    "a with three axes": (ValueError, "a", ("2 dimensions", "3 dimensions"), {"a": A[None]}),
+    "a is a number": (ValueError, "a", ("2 dimensions", "0 dimensions"), {"a": 1.5}),
+    "b of integers": (TypeError, "b", ("float32", "int32"), {"b": B.astype(np.int32)}),
+    "b of the other float": (TypeError, "b", ("float32", "float64"), {"b": B.astype("f8")}),
+    "packed b of the other float": (
+        TypeError, "b", ("float32", "float64"), {"b": jitgemm.prepack_rhs(B.astype("f8"))}),
+    "b with one axis": (ValueError, "b", ("2 dimensions",), {"b": B[:, 0]}),
+    "b too long": (ValueError, "b", ("4 rows", "(3, 4)", "(5, 5)"), {"b": np.ones((5, 5), F4)}),
+    "b too short": (ValueError, "b", ("4 rows", "(3, 5)"), {"b": B[:3]}),
+    "b transposed": (ValueError, "b", ("4 rows", "(5, 4)"), {"b": B.T}),
+    "packed b too long": (
+        ValueError, "b", ("4 rows", "(5, 5)"), {"b": jitgemm.prepack_rhs(np.ones((5, 5), F4))}),
+    "beta without c": (ValueError, "c", ("beta",), {"beta": 1}),
+    "c of the other float": (
+        TypeError, "c", ("float32", "float64"), {"beta": 1, "c": C.astype("f8")}),
+    "c of another shape": (ValueError, "c", ("(3, 5)", "(3, 4)"), {"beta": 1, "c": A}),
+    "c to be broadcast": (ValueError, "c", ("(3, 5)", "(1, 5)"), {"beta": 1, "c": C[:1]}),
+    "c with one axis": (ValueError, "c", ("2 dimensions",), {"beta": 1, "c": C[0]}),
+    "c of another shape, not read": (ValueError, "c", ("(3, 5)", "(3, 4)"), {"c": A}),
+    "c of another type, not read": (TypeError, "c", ("float32",), {"c": C.astype("i4")}),
+    "bias too long": (ValueError, "bias", ("(5,)", "(6,)"), {"bias": np.ones(6, F4)}),
+    "bias per row": (ValueError, "bias", ("one per column", "(3, 1)"), {"bias": C[:, :1]}),
+    "bias is a number": (ValueError, "bias", ("(5,)",), {"bias": F4(1)}),
+    "bias is a matrix": (ValueError, "bias", ("(5,)", "(3, 5)"), {"bias": C}),
+    "bias of the other float": (TypeError, "bias", ("float32", "float64"), {"bias": np.ones(5)}),
+    "bias of integers": (TypeError, "bias", ("float32", "int64"), {"bias": [1, 2, 3, 4, 5]}),
+    "alpha complex": (TypeError, "alpha", ("real number", "complex"), {"alpha": 1j}),
+    "alpha text": (TypeError, "alpha", ("real number", "str"), {"alpha": "1"}),
+    "alpha None": (TypeError, "alpha", ("real number", "NoneType"), {"alpha": None}),
+    "alpha an array": (TypeError, "alpha", ("real number",), {"alpha": np.ones(2)}),
+    "beta complex": (TypeError, "beta", ("real number", "complex"), {"beta": 1j, "c": C}),
+    "beta a list": (TypeError, "beta", ("real number", "list"), {"beta": [1], "c": C}),
+    "activation unknown": (
+        ValueError, "activation", ("relu", "'tanhh'"), {"activation": "tanhh"}),
+    "activation of another case": (ValueError, "activation", ("'ReLU'",), {"activation": "ReLU"}),
+    "activation empty": (ValueError, "activation", ("''",), {"activation": ""}),
+    "activation none": (ValueError, "activation", ("'none'",), {"activation": "none"}),
+    "threads 0": (ValueError, "threads", ("between 1 and", "0"), {"threads": 0}),
+    "threads a float": (TypeError, "threads", ("an int", "float"), {"threads": 2.0}),
+    "workspace a number": (TypeError, "workspace", ("Workspace", "int"), {"workspace": 4096}),
+    "out a list": (TypeError, "out", ("numpy array", "list"), {"out": [[0.0] * 5] * 3}),
+    "out of another shape": (ValueError, "out", ("(3, 5)", "(5, 3)"), {"out": C.T.copy()}),
+    "out of the other float": (
+        TypeError, "out", ("float32", "float64"), {"out": C.astype(np.float64)}),
+}  # fmt: skip
+
+
+def _refuses(
+    call: Callable[[], object], error: type[Exception], operand: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(error) as raised:
+        call()
+    text = str(raised.value)
+    assert re.match(rf"^jitgemm: {re.escape(operand)}: expected .+, got .+", text, re.DOTALL), text
+    for word in words:
+        assert word in text, f"{word!r} is not in {text!r}"
+
+
+@pytest.mark.parametrize("case", GEMM)
+@pytest.mark.parametrize("again", [False, True])
+def test_c23_gemm(case: str, again: bool) -> None:
+    error, operand, words, given = GEMM[case]
+    options = {"a": A, "b": B, **given}
+    out = options.setdefault("out", np.full((3, 5), 7, F4))
+    before = pickle.dumps(out)
+    if again:  # after a good call with the same shapes
+        jitgemm.gemm(A, B, out=np.empty((3, 5), F4))
+        jitgemm.gemm(A, B, beta=1, c=C, bias=C[0], out=np.empty((3, 5), F4))
+    _refuses(lambda: jitgemm.gemm(options.pop("a"), options.pop("b"), **options), error, operand, words)
+    assert pickle.dumps(out) == before
+
+
+@pytest.mark.parametrize("case", [c for c in GEMM if not c.startswith("out ")])
+def test_c23_plan(case: str) -> None:
+    error, operand, words, given = GEMM[case]
+    options = {"a": A, "b": B, **given}
+    if operand in ("a", "b") and case.split(" ", 1)[1].startswith(("of ", "with ", "is ")):
+        # Without options other types and shapes are passed on to NumPy; with them they cannot be.
+        options["activation"] = "relu"
+    _refuses(lambda: jitgemm.plan(options.pop("a"), options.pop("b"), **options), error, operand, words)
+
+
+def test_c23_c_that_is_not_read_is_checked_every_time() -> None:
+    # The second call has the strides of the first, and is planned already.
+    for good, bad, error in (
+        (C, C.astype(np.int32), TypeError),
+        (C, np.ones((7, 5), F4), ValueError),
+        (np.asfortranarray(C), np.asfortranarray(np.ones((3, 9), F4)), ValueError),
+    ):
+        for _ in range(2):
+            jitgemm.gemm(A, B, c=good)
+        with pytest.raises(error, match="^jitgemm: c: "):
+            jitgemm.gemm(A, B, c=bad)
+
+
+def test_c23_activation_of_a_wrong_type() -> None:
+    for bad in (3, ["relu"], b"relu", max):
+        with pytest.raises((TypeError, ValueError), match="^jitgemm: activation: "):
+            jitgemm.gemm(A, B, activation=bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_c23_numbers_beyond_a_double(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^jitgemm: {name}: "):
+        jitgemm.gemm(A, B, c=C, **{name: 10**400})  # type: ignore[arg-type]
+
+
+def test_c23_numbers_beyond_the_type_are_infinite_without_warnings() -> None:
+    with np.errstate(all="raise"):
+        assert np.isinf(jitgemm.gemm(A, B, alpha=1e300)).all()
+        equal(jitgemm.gemm(A, B, alpha=1e-300), np.zeros((3, 5), F4))
+
+
+MATMUL: dict[str, tuple[type[Exception], str, tuple[str, ...], tuple[Any, ...]]] = {
+    "depths": (ValueError, "x2", ("4 rows", "(5, 4)"), (A, B.T)),
+    "depths of vectors": (ValueError, "x2", ("4 rows", "(5,)"), (A[0], C[0])),
+    "depths of a stack": (ValueError, "x2", ("4 rows", "(2, 5, 4)"), (A, np.ones((2, 5, 4), F4))),
+    "x1 is a number": (ValueError, "x1", ("1 dimension", "scalar"), (F4(1), B)),
+    "x2 is a number": (ValueError, "x2", ("1 dimension", "scalar"), (A, F4(1))),
+    "stacks": (
+        ValueError, "x2", ("broadcast", "(3, 4, 5)"), (np.ones((2, 3, 4), F4), np.ones((3, 4, 5), F4))),
+    "out of a stack": (
+        ValueError, "out", ("(2, 3, 5)", "(3, 5)"), (np.ones((2, 3, 4), F4), B, C.copy())),
+    "out of a vector": (ValueError, "out", ("(5,)", "(1, 5)"), (A[0], B, C[:1].copy())),
+    "out of another type": (TypeError, "out", ("float32",), (A[0], B, np.full(5, 7.0))),
+    "out a tuple": (TypeError, "out", ("numpy array",), (A, B, (C,))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MATMUL)
+def test_c23_matmul(case: str) -> None:
+    error, operand, words, given = MATMUL[case]
+    before = pickle.dumps(given[2:])
+    _refuses(lambda: jitgemm.matmul(*given), error, operand, words)
+    assert pickle.dumps(given[2:]) == before
+
+
+@pytest.mark.parametrize("threads, error", [(0, ValueError), ("2", TypeError), (1.0, TypeError)])
+def test_c23_matmul_threads(threads: Any, error: type[Exception]) -> None:
+    for x1, x2 in ((A, B), (A[0], B), (np.ones((2, 3, 4), F4), B)):
+        with pytest.raises(error, match="^jitgemm: threads: "):
+            jitgemm.matmul(x1, x2, threads=threads)
+
+
+@pytest.mark.parametrize(
+    "b, error",
+    [
+        (B.astype(int), TypeError), (None, TypeError), ("text", TypeError), (B.astype("c8"), TypeError),
+        (B[0], ValueError), (B[None], ValueError), (1.5, ValueError),
+    ],
+)  # fmt: skip
+def test_c23_prepack_rhs(b: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="^jitgemm: b: expected .*, got "):
+        jitgemm.prepack_rhs(b)
+
+
+@pytest.mark.parametrize(
+    "nbytes, error", [(-1, ValueError), (1.5, TypeError), ("9", TypeError), (True, TypeError), (None, TypeError)]
+)  # fmt: skip
+def test_c23_workspace(nbytes: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="^jitgemm: nbytes: expected .*, got "):
+        jitgemm.Workspace(nbytes)
+
+
+PLANNED: dict[str, tuple[type[Exception], str, tuple[Any, ...]]] = {
+    "a of another shape": (ValueError, "a", (np.ones((2, 4), F4), B)),
+    "a transposed": (ValueError, "a", (np.ones((4, 3), F4), B)),
+    "a of another type": (TypeError, "a", (A.astype("f8"), B)),
+    "both of another type": (TypeError, "a", (A.astype("f8"), B.astype("f8"))),
+    "a of integers": (TypeError, "a", (A.astype(int), B)),
+    "b of another shape": (ValueError, "b", (A, np.ones((4, 6), F4))),
+    "b of another type": (TypeError, "b", (A, B.astype("f8"))),
+    "packed b of another shape": (ValueError, "b", (A, jitgemm.prepack_rhs(np.ones((4, 6), F4)))),
+    "out of another shape": (ValueError, "out", (A, B, np.full((3, 6), 7, F4))),
+    "out of another type": (TypeError, "out", (A, B, np.full((3, 5), 7.0))),
+}
+
+
+@pytest.mark.parametrize("case", PLANNED)
+@pytest.mark.parametrize("options", [{}, {"bias": C[0], "beta": 2, "c": C}], ids=["plain", "bound"])
+def test_c23_calls_of_plans(case: str, options: dict[str, Any]) -> None:
+    error, operand, given = PLANNED[case]
+    p = jitgemm.plan(A, B, **options)
+    before = pickle.dumps(given[2:])
+    _refuses(lambda: p(*given), error, operand, ())
+    assert pickle.dumps(given[2:]) == before
+    equal(p(A, B), exact_gemm(A, B, **options))
+
+
+def test_c23_pinning_an_unknown_set() -> None:
+    run_python(
+        """
+        import numpy as np
+        import pytest
+        import jitgemm
+        a = np.ones((2, 2), np.float32)
+        for call in (lambda: jitgemm.gemm(a, a), lambda: jitgemm.matmul(a, a), jitgemm.show_config,
+                     lambda: jitgemm.plan(a, a), lambda: jitgemm.prepack_rhs(a)):
+            with pytest.raises(jitgemm.IsaError, match="^jitgemm: JITGEMM_ISA: expected one of"
+                               " .*avx2.*portable.*, got 'sse9'"):
+                call()
+            assert issubclass(jitgemm.IsaError, RuntimeError)
+        """,
+        JITGEMM_ISA="sse9",
+    )
+
+
+def test_c23_pinning_a_set_the_machine_lacks() -> None:
+    # A set nobody has: the AVX-512 one with a feature from the future.
+    run_python(
+        """
+        from dataclasses import replace
+        import numpy as np
+        import pytest
+        import jitgemm
+        from jitgemm.isa import tables
+        tables.register(replace(tables.PORTABLE, name="future",
+                                requires=frozenset({"avx9000", "sse-unlikely"})))
+        a = np.ones((2, 2), np.float32)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="^jitgemm: JITGEMM_ISA: .*'future'.*avx9000") as e:
+                jitgemm.gemm(a, a)
+            assert type(e.value) is jitgemm.IsaError and "sse-unlikely" in str(e.value)
+        """,
+        JITGEMM_ISA="future",
+    )
+    for isa in BY_NAME.values():
+        if not available(isa):
+            with pytest.raises(AssertionError, match=f"jitgemm: JITGEMM_ISA: .*{isa.name}"):
+                run_python(
+                    "import jitgemm; jitgemm.show_config()", JITGEMM_ISA=isa.name
+                )
+
+
+@pytest.mark.parametrize("name", [i.name for i in BY_NAME.values() if available(i)])
+def test_c23_pinning_works_in_any_case(name: str) -> None:
+    for spelled in (name, name.upper()):
+        code = "import jitgemm; print(jitgemm.show_config()['isa'])"
+        assert run_python(code, JITGEMM_ISA=spelled).stdout == f"{name}\n"
+
+
+def test_c23_packed_operands_of_another_set(rng: np.random.Generator) -> None:
+    a, b = integers(rng, (3, 4), F4), integers(rng, (4, 5), F4)
+    packed = jitgemm.prepack_rhs(b)
+    rebuild, state = packed.__reduce__()
+    foreign = rebuild(*(s if s != packed.isa else "elsewhere" for s in state))
+    for call in (jitgemm.gemm, jitgemm.matmul, jitgemm.plan):
+        with pytest.raises(ValueError, match=f"^jitgemm: b: .*{packed.isa}, got .*elsewhere"):
+            call(a, foreign)
+
+
+def test_c23_out_may_be_named_in_calls_of_plans() -> None:
+    out = np.empty((3, 5), F4)
+    for p in (jitgemm.plan(A, B, workspace=jitgemm.Workspace()), jitgemm.plan(A, B)):
+        assert p(A, B, out=out) is out
+        equal(out, exact_gemm(A, B))

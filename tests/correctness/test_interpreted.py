@@ -1,0 +1,115 @@
+"""Tiny products with every feature, on any instruction set.
+
+With ``JITGEMM_ISA=interpreter`` every load and store of these calls is checked against the operands
+they may touch, and every read against what was written: undefined behaviour is an error here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import documented, equal, exact_gemm, integers, reals, same_bits
+
+import jitgemm
+from jitgemm.runtime.engine import engine
+
+SIZES = ((1, 1, 1), (1, 9, 2), (3, 5, 4), (7, 2, 3))
+
+
+@pytest.mark.parametrize("m, n, k", [*SIZES, (7, 17, 2), (2, 3, 0)])
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_term(m: int, n: int, k: int, packed: bool, dtype: Any, rng: np.random.Generator) -> None:
+    a, b, c = (integers(rng, s, dtype) for s in ((m, k), (k, n), (m, n)))
+    bias = integers(rng, (n,), dtype)
+    right = jitgemm.prepack_rhs(b) if packed else b
+    for beta, biased, activation in itertools.product((0, -2), (False, True), (None, "relu")):
+        options: dict[str, Any] = {"alpha": 3, "beta": beta, "c": c, "activation": activation,
+                                   "bias": bias if biased else None}  # fmt: skip
+        want = exact_gemm(a, b, **options)
+        equal(jitgemm.gemm(a, right, **options), want)
+        out = np.full((m, n), np.nan, dtype)
+        assert jitgemm.gemm(a, right, out=out, **options) is out
+        equal(out, want)
+
+
+@pytest.mark.parametrize("m, n, k", SIZES)
+def test_every_layout(m: int, n: int, k: int, dtype: Any, rng: np.random.Generator) -> None:
+    a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
+    want = exact_gemm(a, b)
+    places = [np.asarray, np.asfortranarray, lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+              lambda x: x[::-1, ::-1].copy()[::-1, ::-1]]  # fmt: skip
+    for left, right in itertools.product(places, places):
+        equal(jitgemm.gemm(left(a), right(b)), want)
+    for place in places:
+        out = place(np.full((m, n), 77, dtype))
+        jitgemm.gemm(a, b, out=out)
+        equal(out, want)
+        equal(jitgemm.matmul(a, b, out), want)
+
+
+def test_c_in_place_and_apart(dtype: Any, rng: np.random.Generator) -> None:
+    a, b, c = (integers(rng, s, dtype) for s in ((3, 2), (2, 9), (3, 9)))
+    want = exact_gemm(a, b, beta=2, c=c)
+    for place in (np.asarray, np.asfortranarray):
+        mine = place(c.copy())
+        assert jitgemm.gemm(a, b, beta=2, c=mine, out=mine) is mine
+        equal(mine, want)
+        equal(jitgemm.gemm(a, b, beta=2, c=place(c)), want)
+
+
+def test_more_than_one_block_of_the_sum(dtype: Any, rng: np.random.Generator) -> None:
+    a, b, c = (reals(rng, s, dtype) for s in ((2, 514), (514, 3), (2, 3)))
+    fused = engine().isa.fused
+    same_bits(jitgemm.gemm(a, b), documented(a, b, fused=fused))
+    same_bits(jitgemm.gemm(a, np.asfortranarray(b)), documented(a, b, fused=fused))
+    want = documented(a, b, fused=fused, alpha=0.3, beta=-0.7, c=c)
+    same_bits(jitgemm.gemm(a, b, alpha=0.3, beta=-0.7, c=c, out=c), want)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_threads(order: str, dtype: Any, rng: np.random.Generator, eager_threads: None) -> None:
+    a = integers(rng, (9, 4), dtype)
+    b = np.asarray(integers(rng, (4, 19), dtype), order=order)
+    want = exact_gemm(a, b)
+    equal(jitgemm.gemm(a, b, threads=2), want)
+    equal(jitgemm.gemm(a, jitgemm.prepack_rhs(b), threads=2), want)
+    with jitgemm.threads(2):
+        equal(jitgemm.matmul(a, b), want)
+
+
+def test_packed_rows_of_a(dtype: Any, rng: np.random.Generator, knobs: Any) -> None:
+    knobs(lhs_pack_stride=8, lhs_pack_reuse=1)
+    m = 2 * engine().isa.vector_registers  # at least as many rows as any tile
+    a, b = integers(rng, (m, 17), dtype), integers(rng, (17, 5), dtype)
+    for left in (np.asfortranarray(a), a[:, ::-1]):
+        equal(jitgemm.gemm(left, b), exact_gemm(left, b))
+
+
+def test_packed_operands_hold_their_source(dtype: Any, rng: np.random.Generator) -> None:
+    for k, n in ((1, 1), (3, 9), (4, 17), (0, 3), (3, 0)):
+        b = reals(rng, (k, n), dtype)
+        for source in (b, np.asfortranarray(b), b.astype(b.dtype.newbyteorder("S"))):
+            packed = jitgemm.prepack_rhs(source)
+            assert packed.shape == (k, n)
+            same_bits(packed.unpack(), b)
+
+
+def test_matmul_and_plans(dtype: Any, rng: np.random.Generator) -> None:
+    a, b = integers(rng, (2, 3, 4), dtype), integers(rng, (4, 5), dtype)
+    equal(jitgemm.matmul(a, b), np.matmul(a, b))
+    equal(jitgemm.matmul(a[0, 0], b), np.matmul(a[0, 0], b))
+    p, out = jitgemm.plan(a[0], b, bias=b[0], activation="relu"), np.empty((3, 5), dtype)
+    for _ in range(2):
+        assert p(a[0], b, out) is out
+        equal(out, exact_gemm(a[0], b, bias=b[0], activation="relu"))
+
+
+def test_scratch_of_the_callers_own(dtype: Any, rng: np.random.Generator) -> None:
+    a, b = integers(rng, (3, 4), dtype), integers(rng, (5, 4), dtype).T
+    space = jitgemm.Workspace()
+    for _ in range(2):
+        equal(jitgemm.gemm(a, b, workspace=space), exact_gemm(a, b))
+    assert space.nbytes

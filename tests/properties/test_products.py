@@ -1,0 +1,196 @@
+"""Any shape, stride, type and option: exact on integers, whatever Hypothesis comes up with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import LAYOUTS, documented, equal, exact_gemm, integers, reals, same_bits
+
+import jitgemm
+from jitgemm.api import dispatch, product
+from jitgemm.runtime import engine as engines
+
+Array = np.ndarray[Any, Any]
+
+# No files in the working copy; a failure prints how to reproduce it.
+relaxed = settings(deadline=None, max_examples=150, database=None, print_blob=True)
+
+dims = st.one_of(st.integers(0, 40), st.sampled_from([1, 2, 3, 6, 14, 15, 16, 17, 31, 32, 33]))
+depths = st.one_of(dims, st.sampled_from([511, 512, 513, 600]))
+dtypes = st.sampled_from([np.float32, np.float64])
+layouts = st.sampled_from(sorted(LAYOUTS))
+# An operand that says the same thing in every row, column, or both, without memory for it.
+broadcasts = st.sampled_from(["no", "no", "no", "rows", "columns", "both"])
+scalars = st.sampled_from([0, 1, -1, 2, -3])
+counts = st.sampled_from([1, 1, 2, 3])
+
+
+def _with_zero_strides(x: Array, how: str) -> Array:
+    rows = x[:1] if how in ("rows", "both") else x
+    part = rows[:, :1] if how in ("columns", "both") else rows
+    return np.broadcast_to(part, x.shape) if part.size else x
+
+
+@st.composite
+def operands(draw: st.DrawFn, rows: int, cols: int, dtype: Any, rng: np.random.Generator) -> Array:
+    """A matrix of integers in some layout."""
+    x = integers(rng, (rows, cols), dtype)
+    how = draw(broadcasts)
+    return LAYOUTS[draw(layouts)](x) if how == "no" else _with_zero_strides(x, how)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[Array, Array, dict[str, Any]]:
+    """A product with all its options."""
+    m, n, k, dtype = draw(dims), draw(dims), draw(depths), draw(dtypes)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    a, b = draw(operands(m, k, dtype, rng)), draw(operands(k, n, dtype, rng))
+    options: dict[str, Any] = {
+        "alpha": draw(scalars), "beta": draw(scalars),
+        "activation": draw(st.sampled_from([None, "relu"])),
+        "c": draw(operands(m, n, dtype, rng)),
+        "bias": draw(st.one_of(st.none(), operands(1, n, dtype, rng))),
+    }  # fmt: skip
+    if options["bias"] is not None and draw(st.booleans()):
+        options["bias"] = options["bias"][0]
+    if options["beta"] == 0 and draw(st.booleans()):
+        options["c"] = draw(st.sampled_from([None, np.full((m, n), np.nan, dtype)]))
+    return a, b, options
+
+
+def _exact(a: Array, b: Array, options: dict[str, Any]) -> Array:
+    return exact_gemm(a, b, **options)
+
+
+@relaxed
+@given(calls(), counts, st.booleans(), st.data())
+def test_gemm_is_exact(
+    call: tuple[Array, Array, dict[str, Any]], threads: int, packed: bool, data: st.DataObject
+) -> None:
+    a, b, options = call
+    want = _exact(a, b, options)
+    right = jitgemm.prepack_rhs(b) if packed else b
+    equal(jitgemm.gemm(a, right, threads=threads, **options), want)
+    writable = data.draw(st.sampled_from([x for x in sorted(LAYOUTS) if not x.startswith("odd")]))
+    out = LAYOUTS[writable](np.full(want.shape, 77, want.dtype))
+    for _ in range(2):
+        out[...] = 77
+        assert jitgemm.gemm(a, right, threads=threads, out=out, **options) is out
+        equal(out, want, f"out: {writable}")
+
+
+@relaxed
+@given(calls(), counts, st.booleans())
+def test_plans_are_exact(
+    call: tuple[Array, Array, dict[str, Any]], threads: int, packed: bool
+) -> None:
+    a, b, options = call
+    want = _exact(a, b, options)
+    right = jitgemm.prepack_rhs(b) if packed else b
+    p = jitgemm.plan(a, right, threads=threads, **options)
+    out = np.full(want.shape, 77, want.dtype)
+    equal(p(a, right, out), want)
+    equal(p(a, right), want)
+    assert p.explain()
+
+
+@relaxed
+@given(st.data())
+def test_out_over_any_part_of_the_operands(data: st.DataObject) -> None:
+    m, n, k = (data.draw(st.integers(1, 20)) for _ in range(3))
+    dtype = data.draw(dtypes)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    memory = integers(rng, (60, 60), dtype)
+
+    def window(rows: int, cols: int) -> Array:
+        i, j = data.draw(st.integers(0, 20)), data.draw(st.integers(0, 20))
+        rs, cs = data.draw(st.sampled_from([1, 2, -1])), data.draw(st.sampled_from([1, 2, -1]))
+        part = memory[i : i + rows * abs(rs), j : j + cols * abs(cs)][::rs, ::cs]
+        if rows == cols and data.draw(st.booleans()):
+            part = part.T
+        return part
+
+    a, b, c, out = window(m, k), window(k, n), window(m, n), window(m, n)
+    bias = window(1, n)[0]
+    options: dict[str, Any] = {"beta": data.draw(scalars), "bias": bias}
+    want = exact_gemm(a.copy(), b.copy(), c=c.copy(), beta=options["beta"], bias=bias.copy())
+    expected = memory.copy()
+    at = out.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
+    np.ndarray(out.shape, dtype, expected, at, out.strides)[...] = want
+    if data.draw(st.booleans()):
+        got = jitgemm.gemm(a, b, c=c, out=out, **options)
+    else:
+        got = jitgemm.plan(a, b, c=c, **options)(a, b, out)
+    assert got is out
+    equal(memory, expected)
+
+
+@relaxed
+@given(st.data())
+def test_matmul_is_numpys(data: st.DataObject) -> None:
+    dtype = data.draw(dtypes)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    batch = data.draw(st.lists(st.integers(0, 3), max_size=2))
+    m, n, k = (data.draw(st.integers(0, 9)) for _ in range(3))
+
+    def shape(core: tuple[int, ...]) -> tuple[int, ...]:
+        kept = batch[data.draw(st.integers(0, len(batch))) :]
+        return (*(1 if data.draw(st.booleans()) else s for s in kept), *core)
+
+    left = (k,) if data.draw(st.integers(0, 4)) == 0 else shape((m, k))
+    right = (k,) if data.draw(st.integers(0, 4)) == 0 else shape((k, n))
+    a, b = integers(rng, left, dtype), integers(rng, right, dtype)
+    want = np.matmul(a, b)
+    got = jitgemm.matmul(a, b, threads=data.draw(counts))
+    assert type(got) is type(want)
+    equal(got, want)
+    if isinstance(want, np.ndarray):
+        out = np.full(want.shape, np.nan, dtype)
+        assert jitgemm.matmul(a, b, out) is out
+        equal(out, want)
+
+
+@settings(relaxed, max_examples=60)
+@given(calls(), counts)
+def test_reals_follow_the_documented_order(
+    call: tuple[Array, Array, dict[str, Any]], threads: int
+) -> None:
+    shaped_a, shaped_b, options = call
+    rng = np.random.default_rng(shaped_a.size + 7 * shaped_b.size)
+    a = reals(rng, shaped_a.shape, shaped_a.dtype.newbyteorder("="))
+    b = reals(rng, shaped_b.shape, a.dtype)
+    options["c"] = None if options["c"] is None else reals(rng, options["c"].shape, a.dtype)
+    if options["bias"] is not None:
+        options["bias"] = reals(rng, options["bias"].shape, a.dtype)
+    want = documented(a, b, fused=engines.engine().isa.fused, **options)
+    same_bits(jitgemm.gemm(a, b, threads=threads, **options), want)
+    same_bits(jitgemm.gemm(np.asfortranarray(a), np.asfortranarray(b), threads=threads, **options), want)
+
+
+@settings(relaxed, max_examples=60)
+@given(st.data())
+def test_odd_knobs_change_no_result(data: st.DataObject) -> None:
+    """Every route is right wherever it is taken, so thresholds may be anything."""
+    names = ("parallel_flops", "gil_flops", "rhs_pack_rows", "lhs_pack_stride", "lhs_pack_reuse")
+    values = {name: data.draw(st.sampled_from([1, 2, 9, 10**9])) for name in names}
+    a, b, options = data.draw(calls())
+    want = _exact(a, b, options)
+    real = engines.Engine.context
+
+    def context(self: Any, threads: int) -> Any:
+        found = real(self, threads)
+        return type(found)(found.isa, found.machine, threads, lambda n: values.get(n, found.knob(n)))
+
+    dispatch.entries.clear()
+    product._cache.clear()
+    engines.Engine.context = context  # type: ignore[method-assign]
+    try:
+        equal(jitgemm.gemm(a, b, threads=data.draw(counts), **options), want)
+        equal(jitgemm.gemm(a, jitgemm.prepack_rhs(b), threads=2, **options), want)
+    finally:
+        engines.Engine.context = real  # type: ignore[method-assign]
+        dispatch.entries.clear()
+        product._cache.clear()
