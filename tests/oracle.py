@@ -271,9 +271,10 @@ def run_python(
     Raises:
         AssertionError: it failed; with its output.
     """
+    here = os.path.dirname(os.path.abspath(__file__))
     environment = {
         **os.environ,
-        "PYTHONPATH": os.path.dirname(os.path.abspath(__file__)),
+        "PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH")))),
         # NumPy's own threads hang in a child forked while they work.
         "OPENBLAS_NUM_THREADS": "1",
     }

@@ -72,6 +72,13 @@ KNOBS = {
             "benchmarks/knobs.py, Zen 5 VM, 2026-11-30: k=1024 n=4096 packs faster from 42 rows",
         ),
         _knob(
+            "sweep_row_bytes",
+            2048,
+            1,
+            "bytes per row of an unpacked B from which few rows of A sweep along its rows",
+            "half a page: shorter rows end before a prefetcher has caught on",
+        ),
+        _knob(
             "lhs_pack_stride",
             2048,
             1,

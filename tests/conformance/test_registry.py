@@ -31,6 +31,7 @@ from jitgemm.kernels.job import COUNTERS, JOB, TILE
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.nest import gemm_functions, nest, pack_b, serial
 from jitgemm.kernels.spec import Activation, BSource, Epilogue, GemmSpec
+from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.lang.core import Function
 from jitgemm.lang.interp import Memory, dtype_of, run
 from jitgemm.lang.record import Record
@@ -391,6 +392,7 @@ class NestCase:
     layout_b: str = "rows"
     layout_d: str = "rows"
     pack_a: PackA = PackA.INPLACE
+    sweep: bool = False
     prepacked: bool = False
     in_place: bool = False  # C is D
     direct: bool = True
@@ -429,7 +431,7 @@ class NestCase:
             "tile_rows": self.tile_rows, "group": spec.tile.group_for(self.tile_rows),
             "rows_per_chunk": rows, "row_chunks": -(-m // rows),
             "cols_per_chunk": per_chunk * spec.nr, "col_chunks": -(-block // per_chunk),
-            "depth_per_slice": kc, "slices": max(1, -(-depth // kc)), "depth_step": kc,
+            "depth_per_slice": kc, "slices": max(1, -(-depth // kc)), "depth_step": kc, "sweep": int(self.sweep),
             "cols_per_block": block * spec.nr, "blocks": -(-all_panels // block),
             "pack_chunks": -(-block // self.pack_panels) if per_call else 0,
             "pack_cols": self.pack_panels * spec.nr,
@@ -546,6 +548,15 @@ def test_serial(spec: GemmSpec) -> None:
     ready = spec.b is BSource.PACKED
     for m, n, depth in ((mr + 1, nr + 1, 3), (1, 3, 1)):
         NestCase(spec, m, n, depth, min(m, mr), prepacked=ready).check(serial(spec))
+
+
+@pytest.mark.parametrize("spec", [p for p in SPECS if p.values[0].b is BSource.INPLACE])
+def test_sweeps(spec: GemmSpec) -> None:
+    """Few rows sweep along the rows of B: the same sums, whatever the number of columns."""
+    lanes = spec.lanes
+    for m in range(1, SWEEP_ROWS + 1):
+        for n, depth in ((1, 3), (lanes, 9), (2 * lanes + 1, 8), (5 * lanes - 1, 19)):
+            NestCase(spec, m, n, depth, m, sweep=True).check(nest(spec))
 
 
 @pytest.mark.parametrize("spec", COMPILED_SPECS)

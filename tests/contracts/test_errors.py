@@ -9,6 +9,8 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -130,6 +132,15 @@ def test_c23_c_that_is_not_read_is_checked_every_time() -> None:
             jitgemm.gemm(A, B, c=good)
         with pytest.raises(error, match="^jitgemm: c: "):
             jitgemm.gemm(A, B, c=bad)
+
+
+def test_c23_numbers_of_refused_types_are_refused_every_time() -> None:
+    for good, bad in ((1, 1 + 0j), (0.5, Fraction(1, 2)), (2, Decimal(2))):
+        for name in ("alpha", "beta"):
+            for _ in range(2):
+                jitgemm.gemm(A, B, c=C, **{name: good})  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=f"^jitgemm: {name}: "):
+                jitgemm.gemm(A, B, c=C, **{name: bad})  # type: ignore[arg-type]
 
 
 def test_c23_activation_of_a_wrong_type() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import mmap
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -211,6 +212,31 @@ def test_c12_offsets_beyond_2_to_the_31(operand: str, dtype: Any, rng: np.random
             equal(got, want)
 
 
+@linux
+def test_c12_code_compiled_beside_huge_operands_reaches_its_constants() -> None:
+    # The system may put pieces of one object on either side of a reservation of gigabytes.
+    run_python("""
+        import mmap
+        import numpy as np
+        from jitgemm.isa.types import F32
+        from jitgemm.jit import compiler
+        from jitgemm.lang.core import Function, parameters
+        from jitgemm.runtime.engine import engine
+
+        isa, keep = engine().isa, []
+        lanes = isa.lanes(F32)
+
+        def body(k, p, n):
+            k.store(p, k.load(p, F32, lanes, k.mask(n, F32, lanes)), k.mask(n - 1, F32, lanes))
+
+        for i in range(150):
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
+            keep.append(mmap.mmap(-1, 3 << 30, flags))
+            function = Function(f"probe{i}", parameters("p* n"), body)
+            compiler.get(compiler.Unit(function.name, isa, lambda: [function]))
+    """, JITGEMM_CACHE="0")  # fmt: skip
+
+
 # -- 13: nothing outside an operand ---------------------------------------------------------------
 
 NAMES = ("a", "b", "c", "bias", "out")
@@ -319,6 +345,56 @@ def test_c13_packed_rows_of_a_between_forbidden_pages(
             placed = np.ndarray(shape.shape, dtype, big.bytes, first, strides)
             placed[...] = a
             equal(jitgemm.gemm(placed, b), exact_gemm(a, b), (m, n, k, strides))
+
+
+class _Scratch(jitgemm.Workspace):
+    """Lends exactly what was asked for, between canaries."""
+
+    MARGIN = 1 << 16
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lent = 0
+
+    @contextmanager
+    def lend(self, nbytes: int) -> Iterator[int]:
+        memory = np.full(nbytes + 2 * self.MARGIN + 64, 0xA5, np.uint8)
+        at = memory.__array_interface__["data"][0]
+        start = self.MARGIN + -(at + self.MARGIN) % 64
+        yield at + start
+        self.lent += 1
+        outside = np.delete(memory, slice(start, start + nbytes))
+        assert (outside == 0xA5).all(), f"{nbytes} bytes of scratch were not enough"
+
+
+@pytest.mark.parametrize("order", ["F", "C"])
+@pytest.mark.parametrize("packing", ["nothing forced", "all forced"])
+def test_c13_scratch_is_not_overrun(
+    order: str, packing: str, dtype: Any, rng: np.random.Generator, knobs: Any
+) -> None:
+    if packing == "all forced":
+        knobs(parallel_flops=1, rhs_pack_rows=1, lhs_pack_stride=8, lhs_pack_reuse=1)
+    else:
+        knobs(parallel_flops=1)
+    scratch = _Scratch()
+    for m, (n, k) in itertools.product(
+        (5, 15, 29, 31, 43, 57, 99), ((1, 8), (5, 33), (40, 40), (150, 20), (33, 1030))
+    ):
+        a, b = (np.asarray(integers(rng, s, dtype), order=order) for s in ((m, k), (k, n)))
+        far = _far_steps(a)
+        packed = jitgemm.prepack_rhs(b)
+        want = exact_gemm(a, b)
+        for left, right, threads in itertools.product((a, far), (b, packed), (1, 2)):
+            got = jitgemm.gemm(left, right, threads=threads, workspace=scratch)
+            equal(got, want, (m, n, k))
+    assert scratch.lent > 10
+
+
+def _far_steps(a: Array) -> Array:
+    """A copy with 4 KiB from one depth step to the next."""
+    wide = np.full((a.shape[1], 4096 // a.itemsize), np.nan, a.dtype)
+    wide[:, : a.shape[0]] = a.T
+    return wide[:, : a.shape[0]].T
 
 
 @posix

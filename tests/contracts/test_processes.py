@@ -23,6 +23,7 @@ from oracle import equal, exact_gemm, integers, run_python
 
 import jitgemm
 from jitgemm import JitGemmWarning
+from jitgemm.api import dispatch, product
 from jitgemm.isa.types import F32
 from jitgemm.jit import cache, compiler
 from jitgemm.jit.target import host
@@ -115,6 +116,31 @@ def test_c17_threads_that_share_a_new_shape_each_time(dtype: Any) -> None:
             equal(jitgemm.gemm(a, b), exact_gemm(a, b))
 
     _at_once(8, work)
+
+
+def test_c17_threads_that_forget_old_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Planning takes most of the time of a new shape: without it threads meet where entries are
+    # kept and dropped.
+    if not engine().native:
+        pytest.skip("nothing is kept")
+    monkeypatch.setattr(dispatch, "_KEPT", 2)
+    monkeypatch.setattr(dispatch, "planned", lambda *_: None)
+    monkeypatch.setattr(dispatch, "bind", lambda *_, **__: dispatch._not_implemented)
+    monkeypatch.setattr(dispatch, "entries", {})
+    a = np.ones((2, 2), np.float32)
+    made = product.Product(a, a, None, product.Options())
+
+    def work(i: int) -> None:
+        for turn in range(150_000):
+            dispatch.remember((i, turn), made, 1)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        _at_once(8, work)
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(dispatch.entries) <= 2 + 8
 
 
 _FIRST_USE = (
@@ -927,6 +953,26 @@ def test_c22_scratch_that_cannot_be_had_is_given_back(
             jitgemm.gemm(a, b, workspace=space)
     equal(jitgemm.gemm(a, b, workspace=space), exact_gemm(a, b))
     assert space.nbytes > 0, "the workspace was never given back after the failure"
+
+
+def test_c22_a_worker_that_cannot_start(
+    rng: np.random.Generator, eager_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = integers(rng, (40, 30), np.float32), integers(rng, (30, 50), np.float32)
+    threads = engine().pool.workers + 3  # more than there are already
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        try:
+            equal(jitgemm.gemm(a, b, threads=threads), exact_gemm(a, b))
+        except RuntimeError as e:
+            assert "start new thread" in str(e)
+    before = engine().pool.workers
+    equal(jitgemm.gemm(a, b, threads=threads), exact_gemm(a, b))
+    assert engine().pool.workers >= max(before, threads - 1)
 
 
 def test_c22_warnings_turned_into_errors_leave_the_library_usable(

@@ -73,8 +73,17 @@ def _colliding_rows(a: Array) -> Array:
     return wide[:, : a.shape[1]]
 
 
+def _rows_on_pages(b: Array) -> Array:
+    """A row-major copy that is packed per call from 33 rows of A on."""
+    pages = -(-b.shape[1] * b.itemsize // 4096)
+    wide = np.full((b.shape[0], pages * 4096 // b.itemsize), np.nan, b.dtype)
+    wide[:, : b.shape[1]] = b
+    return wide[:, : b.shape[1]]
+
+
 ROUTES: dict[str, Callable[..., Array]] = {
     "gemm": jitgemm.gemm,
+    "rows of b on pages": lambda a, b, **o: jitgemm.gemm(a, _rows_on_pages(b), **o),
     "column-major b": lambda a, b, **o: jitgemm.gemm(a, np.asfortranarray(b), **o),
     "column-major a": lambda a, b, **o: jitgemm.gemm(np.asfortranarray(a), b, **o),
     "prepacked": lambda a, b, **o: jitgemm.gemm(a, jitgemm.prepack_rhs(b), **o),
@@ -509,7 +518,7 @@ def test_c10_one_thread_equals_many(
 ) -> None:
     a, b, c = (reals(rng, s, dtype) for s in ((m, k), (k, n), (m, n)))
     options: dict[str, Any] = {"alpha": 0.3, "beta": -1.7, "c": c, "activation": "relu"}
-    rights = (b, np.asfortranarray(b), jitgemm.prepack_rhs(b))
+    rights = (b, np.asfortranarray(b), _rows_on_pages(b), jitgemm.prepack_rhs(b))
     for right in rights:
         alone = jitgemm.gemm(a, right, threads=1, **options)
         for threads in (2, 3, 8):

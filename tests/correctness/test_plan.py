@@ -300,7 +300,6 @@ def test_pickles_of_another_format_are_refused(
         pickle.loads(data)
 
 
-@pytest.mark.xfail(reason="BUG: a short pickle leaves storage uninitialised", strict=True)
 def test_pickles_cut_short_are_refused() -> None:
     rebuild, (version, isa, layout, data) = jitgemm.prepack_rhs(np.ones((3, 4), np.float32)).__reduce__()
     with pytest.raises(ValueError, match="^jitgemm: pickle: "):

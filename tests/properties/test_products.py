@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from oracle import LAYOUTS, documented, equal, exact_gemm, integers, reals, same
 
 import jitgemm
 from jitgemm.api import dispatch, product
+from jitgemm.planner.machine import Cache, Machine
 from jitgemm.runtime import engine as engines
 
 Array = np.ndarray[Any, Any]
@@ -61,17 +65,13 @@ def calls(draw: st.DrawFn) -> tuple[Array, Array, dict[str, Any]]:
     return a, b, options
 
 
-def _exact(a: Array, b: Array, options: dict[str, Any]) -> Array:
-    return exact_gemm(a, b, **options)
-
-
 @relaxed
 @given(calls(), counts, st.booleans(), st.data())
 def test_gemm_is_exact(
     call: tuple[Array, Array, dict[str, Any]], threads: int, packed: bool, data: st.DataObject
 ) -> None:
     a, b, options = call
-    want = _exact(a, b, options)
+    want = exact_gemm(a, b, **options)
     right = jitgemm.prepack_rhs(b) if packed else b
     equal(jitgemm.gemm(a, right, threads=threads, **options), want)
     writable = data.draw(st.sampled_from([x for x in sorted(LAYOUTS) if not x.startswith("odd")]))
@@ -88,7 +88,7 @@ def test_plans_are_exact(
     call: tuple[Array, Array, dict[str, Any]], threads: int, packed: bool
 ) -> None:
     a, b, options = call
-    want = _exact(a, b, options)
+    want = exact_gemm(a, b, **options)
     right = jitgemm.prepack_rhs(b) if packed else b
     p = jitgemm.plan(a, right, threads=threads, **options)
     out = np.full(want.shape, 77, want.dtype)
@@ -170,27 +170,66 @@ def test_reals_follow_the_documented_order(
     same_bits(jitgemm.gemm(np.asfortranarray(a), np.asfortranarray(b), threads=threads, **options), want)
 
 
-@settings(relaxed, max_examples=60)
-@given(st.data())
-def test_odd_knobs_change_no_result(data: st.DataObject) -> None:
-    """Every route is right wherever it is taken, so thresholds may be anything."""
-    names = ("parallel_flops", "gil_flops", "rhs_pack_rows", "lhs_pack_stride", "lhs_pack_reuse")
-    values = {name: data.draw(st.sampled_from([1, 2, 9, 10**9])) for name in names}
-    a, b, options = data.draw(calls())
-    want = _exact(a, b, options)
+# Caches so small that products of this size are cut into many slices, blocks and chunks.
+TINY = Machine(Cache(1 << 10, 64, 2), Cache(4 << 10, 64, 4), Cache(32 << 10, 64, 8), "test")
+
+
+@contextmanager
+def _another_machine(machine: Machine | None, values: dict[str, int]) -> Iterator[None]:
     real = engines.Engine.context
 
-    def context(self: Any, threads: int) -> Any:
+    def context(self: engines.Engine, threads: int) -> Any:
         found = real(self, threads)
-        return type(found)(found.isa, found.machine, threads, lambda n: values.get(n, found.knob(n)))
+        return replace(
+            found, machine=machine or found.machine, knob=lambda n: values.get(n, found.knob(n))
+        )
 
     dispatch.entries.clear()
     product._cache.clear()
     engines.Engine.context = context  # type: ignore[method-assign]
     try:
-        equal(jitgemm.gemm(a, b, threads=data.draw(counts), **options), want)
-        equal(jitgemm.gemm(a, jitgemm.prepack_rhs(b), threads=2, **options), want)
+        yield
     finally:
         engines.Engine.context = real  # type: ignore[method-assign]
         dispatch.entries.clear()
         product._cache.clear()
+
+
+KNOBS = ("parallel_flops", "gil_flops", "rhs_pack_rows", "lhs_pack_stride", "lhs_pack_reuse")
+
+
+@relaxed
+@given(calls(), counts, st.lists(st.sampled_from([1, 2, 9, 10**9]), min_size=5, max_size=5),
+       st.sampled_from([None, TINY, TINY]))  # fmt: skip
+def test_knobs_and_caches_change_no_result(
+    call: tuple[Array, Array, dict[str, Any]], threads: int, values: list[int],
+    machine: Machine | None,
+) -> None:  # fmt: skip
+    """Every route is right wherever it is taken, so thresholds and cache sizes may be anything."""
+    a, b, options = call
+    want = exact_gemm(a, b, **options)
+    with _another_machine(machine, dict(zip(KNOBS, values, strict=True))):
+        equal(jitgemm.gemm(a, b, threads=threads, **options), want)
+        equal(jitgemm.gemm(a, jitgemm.prepack_rhs(b), threads=threads, **options), want)
+        mine = np.full(want.shape, 77, want.dtype) if options["c"] is None else options["c"].copy()
+        options["c"] = None if options["c"] is None else mine
+        equal(jitgemm.gemm(a, b, threads=threads, out=mine, **options), want)
+
+
+@settings(relaxed, max_examples=100)
+@given(st.integers(1, 300), st.integers(1, 700), st.integers(1, 1600), dtypes, counts,
+       st.sampled_from(["CC", "CF", "FC", "FF", "CP"]), st.booleans(),
+       st.integers(0, 2**32))  # fmt: skip
+def test_larger_products_in_many_pieces(
+    m: int, n: int, k: int, dtype: Any, threads: int, orders: str, in_place: bool, seed: int
+) -> None:
+    if m * n * k > 20_000_000:
+        n = 1 + n % 40
+    rng = np.random.default_rng(seed)
+    a, b, c = (integers(rng, s, dtype) for s in ((m, k), (k, n), (m, n)))
+    want = exact_gemm(a, b, beta=-1, c=c)
+    left = np.asarray(a, order=orders[0])
+    right = jitgemm.prepack_rhs(b) if orders[1] == "P" else np.asarray(b, order=orders[1])
+    with _another_machine(TINY, {"parallel_flops": 1, "rhs_pack_rows": 1}):
+        got = jitgemm.gemm(left, right, beta=-1, c=c, out=c if in_place else None, threads=threads)
+        equal(got, want)

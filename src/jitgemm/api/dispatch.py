@@ -9,6 +9,8 @@ cost time but never a wrong result.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +30,14 @@ Entry = Callable[..., Any]
 _KEPT = 1024
 
 entries: dict[tuple[Any, ...], Entry] = {}
+# Reading needs no lock; two threads forgetting the oldest at once do.
+_remembering = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_remembering.acquire,
+        after_in_parent=_remembering.release,
+        after_in_child=_remembering.release,
+    )
 
 
 def _not_implemented(*_: object) -> Any:
@@ -55,9 +65,11 @@ def remember(key: tuple[Any, ...], product: Product, threads: int) -> None:
     if unusual or not (product.m and product.n):
         return
     executable = planned(product, target, threads)
-    while len(entries) >= _KEPT:
-        entries.pop(next(iter(entries)), None)
-    entries[key] = bind(product, target, executable, _not_implemented, bound=False)
+    entry = bind(product, target, executable, _not_implemented, bound=False)
+    with _remembering:
+        while len(entries) >= _KEPT:
+            entries.pop(next(iter(entries)))
+        entries[key] = entry
 
 
 class _Table(np.ndarray):

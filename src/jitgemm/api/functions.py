@@ -71,7 +71,9 @@ def gemm(
         MemoryError: scratch beyond the address space.
         IsaError: ``JITGEMM_ISA`` names a set that is unknown or that this machine lacks.
     """
-    options = (alpha, beta, bias is None, activation, resolve_threads(threads))
+    # Types too: a Fraction equals a float but is not accepted.
+    kinds = (type(alpha), type(beta), bias is None)
+    options = (alpha, beta, kinds, activation, resolve_threads(threads))
     if workspace is not None:
         given = Options(alpha, beta, c, bias, activation, workspace)
         return Product(a, b, out, given).run(options[-1])
@@ -79,7 +81,7 @@ def gemm(
 
 
 def _gemm(
-    a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, Any, bool, Any, int]
+    a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, Any, Any, Any, int]
 ) -> Array:
     """A product through the entry an earlier call like it has left, or in full."""
     target, (bias, c) = out, others
@@ -178,7 +180,7 @@ def _matmul_slow(x1: Any, x2: Any, out: Any = None, threads: object = None) -> A
     count = resolve_threads(threads)
     if left.ndim == 2 and right.ndim == 2:
         batched_shape(left, right)
-        return _gemm(left, right, out, (None, None), (1, 0, True, None, count))
+        return _gemm(left, right, out, (None, None), (1, 0, None, None, count))
     shape = batched_shape(left, right)
     dtype = left.dtype.newbyteorder("=")
     if out is not None:

@@ -31,6 +31,8 @@ class Isa:
     """Prefix of the LLVM triple it belongs to; empty: any."""
     cpu: str = ""
     """LLVM CPU to compile for; empty: the host itself, with its own tuning."""
+    mask_registers: bool = False
+    """Whether masks live in registers of their own; else they compete with the vectors."""
     interpreted: bool = False
 
     def lanes(self, element: ElementType) -> int:
@@ -46,6 +48,7 @@ AVX512 = Isa(
     fused=True,
     requires=frozenset({"avx512f", "avx512vl", "avx512bw", "avx512dq", "fma"}),
     arch="x86_64",
+    mask_registers=True,
 )
 AVX2 = Isa(
     "avx2",

@@ -65,6 +65,7 @@ class _Store:
         self.lock = threading.RLock()
         self.units: dict[str, Compiled] = {}
         self.lljit: Any = None
+        self.linked = 0
 
 
 _store = _Store()
@@ -151,7 +152,9 @@ def get(unit: Unit) -> Compiled:
 def _build(unit: Unit) -> Compiled:
     if _store.lljit is None:
         host()
-        _store.lljit = llvm.create_lljit_compiler(target_machine(unit.isa))
+        # JITLink lays an object's sections out side by side.  The older linker maps each where the
+        # system likes, and aborts the process when that is more than 2 GiB apart.
+        _store.lljit = llvm.create_lljit_compiler(target_machine(unit.isa), use_jit_link=True)
     key = _key(unit)
     names = [f.name for f in unit.exports()]
     image, source = cache.load(key), "disk cache"
@@ -161,7 +164,9 @@ def _build(unit: Unit) -> Compiled:
     library = llvm.JITLibraryBuilder().add_object_img(image).add_current_process()
     for name in names:
         library.export_symbol(name)
-    tracker = library.link(_store.lljit, f"{unit.name}#{key}")
+    # Names only need to differ.
+    _store.linked += 1
+    tracker = library.link(_store.lljit, f"{unit.name}#{_store.linked}")
     return Compiled(unit.name, {n: tracker[n] for n in names}, source, tracker)
 
 

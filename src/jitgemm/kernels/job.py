@@ -68,6 +68,7 @@ JOB = Record(
     "rows_ahead",  # from a chunk's rows to those this thread will probably draw next; 0: none
     "a_tile",  # from one microtile's rows of A to the next, as the microkernel walks A
     "workspace_a_stride",
+    "sweep",  # 1: few rows sweep along the rows of B (in place only)
     "direct",  # 1: d (and c) have unit column stride, and sums may rest in d between slices
 )
 

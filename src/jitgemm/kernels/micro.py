@@ -163,6 +163,8 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
                 finish(k, spec, (job, tile), sums, None if full else cols)
         else:
             for full in k.branches(cols.equals(width)):
+                if not full and panels > 1 and not spec.partial_groups:
+                    continue  # the nest never asks for it
                 masked = None if full else cols
                 finish(k, spec, (job, tile), multiply(k, job, (a, b, depth), masked, ahead), masked)
 

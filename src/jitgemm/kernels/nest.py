@@ -21,6 +21,7 @@ from jitgemm.kernels.job import COUNTERS, JOB, TILE
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.pack import Source, pack_panels
 from jitgemm.kernels.spec import BSource, GemmSpec
+from jitgemm.kernels.sweep import SWEEP_ROWS, sweep_function, window
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
@@ -179,9 +180,43 @@ class _ComingRows:
                 k.prefetch(self.at + r * self.row + line, near=False)
 
 
+def _sweep(spec: GemmSpec) -> Function:
+    """All rows of a product with few, columns ``j0 .. j1``: windows of columns, block by block."""
+
+    def body(
+        k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, j0: Int, j1: Int, p0: Int, p1: Int
+    ) -> None:
+        job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
+        size, block = spec.element.bytes, spec.element.depth_block
+        depth, b_row, a_col, d_row = (job.int(x) for x in ("k", "b_row", "a_col", "d_row"))
+        for rows in k.cases(job.int("m"), list(range(1, SWEEP_ROWS + 1))):
+            width = window(spec, rows)
+            for j in k.range(j0, j1, width):
+                tile.set("cols", k.min(width, j1 - j))
+                for p in k.range(p0, p1, block):
+                    end = k.min(p + block, p1)
+                    target = job.pointer("d") + j * size
+                    for name in ("partial", "target"):
+                        tile.set(name, target)
+                        tile.set(f"{name}_row", d_row)
+                    if spec.epilogue.beta:
+                        tile.set("c", job.pointer("c") + j * size)
+                        tile.set("c_row", job.int("c_row"))
+                    if spec.epilogue.bias:
+                        tile.set("bias", job.pointer("bias") + j * size)
+                    tile.set("first", k.select(p.equals(0), k.const(1), k.const(0)))
+                    tile.set("last", k.select(end >= depth, k.const(1), k.const(0)))
+                    at_b = b + (j - j0) * size + (p - p0) * b_row
+                    at_a = a + (p - p0) * a_col
+                    k.call(sweep_function(spec, rows), job_at, tile_at, at_a, at_b, end - p)
+
+    params = parameters("job* tile* a* b* j0 j1 p0 p1")
+    return Function(f"{spec.symbol}_sweep", params, body)
+
+
 def _chunk(spec: GemmSpec) -> Function:
     """Rows ``i0 .. i1`` by columns ``j0 .. j1`` over the depth ``p0 .. p1``: the macrokernel."""
-    run_tile = _tile(spec)
+    run_tile, along = _tile(spec), _sweep(spec)
     size = spec.element.bytes
 
     def body(
@@ -203,13 +238,14 @@ def _chunk(spec: GemmSpec) -> Function:
         c_row, c_col = (
             (job.int("c_row"), job.int("c_col")) if spec.epilogue.beta else (d_row, d_col)
         )
-        # Whole groups of micropanels first (the last of a group may be partial), then one by one.
-        panels = k.ceil_div(j1 - j0, spec.nr)
+        # Whole groups of micropanels first, then one by one.
+        cols = j1 - j0
+        panels = k.ceil_div(cols, spec.nr) if spec.partial_groups else cols // spec.nr
         grouped = k.min(panels // group * group * spec.nr, j1 - j0)
 
         coming = _ComingRows(k, spec, job, (i0, i1, p0, p1))
 
-        def sweep(start: Int, stop: Int, width: Int, panels_at_once: Int) -> None:
+        def over(start: Int, stop: Int, width: Int, panels_at_once: Int) -> None:
             for j in k.range(start, stop, width):
                 panel = b + (j - j0) // spec.nr * b_panel
                 coming.fetch(j - j0, width, j1 - j0)
@@ -238,8 +274,18 @@ def _chunk(spec: GemmSpec) -> Function:
                             run_tile, job_at, tile_at, at_a + index * a_tile, at_b, variant, p, end
                         )
 
-        sweep(j0, j0 + grouped, group * spec.nr, group)
-        sweep(j0 + grouped, j1, k.const(spec.nr), k.const(1))
+        def tiles() -> None:
+            over(j0, j0 + grouped, group * spec.nr, group)
+            over(j0 + grouped, j1, k.const(spec.nr), k.const(1))
+
+        if spec.b is BSource.PACKED:
+            tiles()
+            return
+        for sweeps in k.branches(job.int("sweep").equals(1)):
+            if sweeps:
+                k.call(along, job_at, tile_at, a, b, j0, j1, p0, p1)
+            else:
+                tiles()
 
     params = parameters("job* a* b* i0 i1 j0 j1 p0 p1")
     return Function(f"{spec.symbol}_chunk", params, body)

@@ -106,6 +106,14 @@ class GemmSpec:
         return self.nr * self.element.bytes
 
     @property
+    def partial_groups(self) -> bool:
+        """Whether the last of several micropanels covered at once may be partial.
+
+        In place that takes a mask per vector in the loop, which must not cost vector registers.
+        """
+        return self.b is BSource.PACKED or self.isa.mask_registers
+
+    @property
     def symbol(self) -> str:
         """Type, operation, specialisations, tile, ``__``, instruction set."""
         return (

@@ -139,7 +139,7 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
 
     mc = max(1, machine.l2.size // 4 // (kc * size) // tile_rows) * tile_rows
     if at_once:
-        mc = max(1, m)
+        mc = max(1, _ceil(m, tile_rows)) * tile_rows
     nc = n
     if per_call:
         budget = max(1, machine.l3.size // 2 // (kc * size) // spec.nr) * spec.nr

@@ -13,6 +13,7 @@ from enum import Enum
 from jitgemm.isa.tables import Isa
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, GemmSpec
+from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.planner.blocking import Blocking, Limits, derive
 from jitgemm.planner.machine import Machine
 from jitgemm.planner.problem import Problem
@@ -54,6 +55,8 @@ class GemmPlan:
     pack_a_width: int
     a_row: int
     a_col: int
+    sweep: bool
+    """Few rows run along the rows of B."""
     rows_ahead: int
     a_tile: int
     """Strides by which the microkernel walks A, and from one microtile to the next."""
@@ -124,6 +127,15 @@ def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
     return 2 * rows, "large beside L3"
 
 
+def _sweeps(problem: Problem, context: Context) -> bool:
+    """Whether few rows should run along the rows of an unpacked B instead of down its columns."""
+    size = problem.k * problem.n * problem.element.bytes
+    long_rows = problem.n * problem.element.bytes >= context.knob("sweep_row_bytes")
+    return (
+        0 < problem.k and problem.m <= SWEEP_ROWS and long_rows and size > context.machine.l2.size
+    )
+
+
 class PackA(Enum):
     """How rows of A reach the microkernel; the numbers are those of the job record."""
 
@@ -178,6 +190,9 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     pack_a, most_rows, why = _packs_a(oriented, spec, context)
     reasons.append(why)
     limits = Limits(threads, most_rows, whole_depth=not direct)
+    sweep = source is BSource.INPLACE and direct and _sweeps(oriented, context)
+    if sweep:
+        reasons.append(f"rows: {oriented.m} sweep along the rows of B, which is larger than L2")
     blocking = derive(spec, oriented, context.machine, limits)
     if not direct:
         reasons.append(
@@ -218,6 +233,7 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         direct=direct,
         pack_a=pack_a,
         pack_a_width=width,
+        sweep=sweep,
         a_row=a_row,
         a_col=a_col,
         # With one chunk per range of rows, a thread's next ticket is about `threads` further on.

@@ -72,6 +72,7 @@ def _template(plan: GemmPlan) -> np.ndarray:
         "pack_chunks": blocking.pack_chunks, "pack_cols": blocking.pack_cols,
         "pack_a": plan.pack_a.value, "pack_a_width": plan.pack_a_width,
         "workspace_a_stride": plan.workspace_a_stride,
+        "sweep": int(plan.sweep),
         "direct": int(plan.direct),
     }  # fmt: skip
     for name, value in values.items():

@@ -338,7 +338,7 @@ def call_small() -> Function:
             "d_row": b_row, "d_col": size, "pack_a": 0, "direct": 1,
             "panel_stride": k.select(second, table.int("panel_1"), table.int("panel_0")),
             "alpha": k.select(second, table.int("one_1"), table.int("one_0")),
-            "depth_step": depth, "rows_ahead": 0, "source_row": 0, "source_col": 0,
+            "depth_step": depth, "rows_ahead": 0, "sweep": 0, "source_row": 0, "source_col": 0,
             "tile_rows": tile_rows, "a_tile": tile_rows * depth * size,
             "group": k.load_int(table.at("group_0") + tile_rows * 8),
         }  # fmt: skip

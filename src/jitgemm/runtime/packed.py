@@ -130,10 +130,12 @@ def _load(version: int, isa: str, layout: Layout, packed: bytes) -> PackedRhs:
     """Rebuild a pickled handle.
 
     Raises:
-        ValueError: written in another format of packed operands.
+        ValueError: written in another format of packed operands, or cut short.
     """
     if version != FORMAT:
         raise ValueError(message("pickle", f"packed format {FORMAT}", version))
+    if len(packed) != layout.nbytes:
+        raise ValueError(message("pickle", f"{layout.nbytes} packed bytes", len(packed)))
     handle, _ = PackedRhs.allocate(layout, isa)
     handle.fill(packed)
     return handle

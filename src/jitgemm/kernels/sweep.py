@@ -1,0 +1,150 @@
+"""Few rows times a large row-major B: sweep along the rows of B instead of down its columns.
+
+Walking down a micropanel of an unpacked B touches a few lines per row and then jumps by a row; no
+prefetcher follows, and each page is left after a few lines.  A sweep takes eight rows of B side
+by side and runs along them, so memory sees eight long streams.  The sums of a window of columns
+rest in a buffer that stays in L1.  Each element is still one ascending chain per depth block, so
+the bits are those of every other route.
+"""
+
+from __future__ import annotations
+
+from jitgemm.kernels.epilogue import finish
+from jitgemm.kernels.job import JOB, TILE
+from jitgemm.kernels.spec import GemmSpec
+from jitgemm.lang.core import Function, Int, IntLike, Kernel, Ptr, Var, Vec, parameters
+from jitgemm.lang.record import View
+
+__all__ = ["SWEEP_ROWS", "sweep_function", "window"]
+
+SWEEP_ROWS = 2
+"""Most rows of A: with three, tiles that share each load of B among rows are as fast."""
+# Rows of B side by side.  Fewer streams read memory more slowly (one core: 70 GB/s from L2 with
+# one stream, 120 with four); 16 were slower.
+_STREAMS = {32: 8, 16: 4}
+# Lines taken from a stream at a time: caches fetch pairs of them.  Software prefetches gain
+# nothing (4096 x 4096 f32, Zen 5, 2026-11-30: 20-22 GFLOP/s with and without; tiles 10-13).
+_VECTORS = 2
+_WINDOW_BYTES = 16 << 10
+
+
+def window(spec: GemmSpec, rows: int) -> int:
+    """Columns whose sums rest in L1 at a time."""
+    return _WINDOW_BYTES // (rows * spec.element.bytes) // spec.nr * spec.nr
+
+
+def _streams(spec: GemmSpec, rows: int) -> int:
+    most = _STREAMS[spec.isa.vector_registers]
+    while rows * (most + 1) + 1 > spec.isa.vector_registers:
+        most //= 2
+    return most
+
+
+class _Window:
+    """The sums of a window of columns, and the walk over it."""
+
+    def __init__(self, k: Kernel, spec: GemmSpec, rows: int, cols: Int) -> None:
+        self.k, self.spec, self.rows, self.cols = k, spec, rows, cols
+        self.stride = window(spec, rows) * spec.element.bytes
+        self.sums = k.scratch(rows * self.stride)
+        self.whole = cols // spec.lanes * spec.lanes
+
+    def clear(self) -> None:
+        spec = self.spec
+        zero = self.k.zero(spec.element, spec.lanes)
+        for j in self.k.range(0, self.cols, spec.lanes):
+            for i in range(self.rows):
+                self.k.store(self.sums + i * self.stride + j * spec.element.bytes, zero)
+
+    def add(self, a: tuple[Ptr, Int, Int], b: tuple[Ptr, Int], streams: int) -> None:
+        """Add ``streams`` depth steps to every sum."""
+        k, spec = self.k, self.spec
+        (at_a, a_row, a_col), (at_b, b_row) = a, b
+        size = spec.element.bytes
+        splats = [
+            [
+                k.splat(k.load(at_a + i * a_row + q * a_col, spec.element), spec.lanes)
+                for i in range(self.rows)
+            ]
+            for q in range(streams)
+        ]
+        lines = [at_b + q * b_row for q in range(streams)]
+
+        def vectors(j: Int, count: int, cols: Int | None) -> None:
+            width = spec.lanes * size
+            cells = [
+                [self.sums + i * self.stride + j * size + v * width for i in range(self.rows)]
+                for v in range(count)
+            ]
+            sums = [[k.load(c, spec.element, spec.lanes) for c in row] for row in cells]
+            for q in range(streams):
+                line = lines[q] + j * size
+                for v in range(count):
+                    if cols is None:
+                        b = k.load(line + v * width, spec.element, spec.lanes)
+                    else:
+                        # Lanes without a column repeat the last: they raise no flag of their own.
+                        last = k.splat(
+                            k.load(lines[q] + (self.cols - 1) * size, spec.element), spec.lanes
+                        )
+                        mask = k.mask(cols, spec.element, spec.lanes)
+                        b = k.load(line, spec.element, spec.lanes, mask, last)
+                    for i in range(self.rows):
+                        sums[v][i] = k.op("madd", splats[q][i], b, sums[v][i])
+            for row, values in zip(cells, sums, strict=True):
+                for cell, value in zip(row, values, strict=True):
+                    k.store(cell, value)
+
+        step = _VECTORS * spec.lanes
+        wide = self.cols // step * step
+        for j in k.range(0, wide, step):
+            vectors(j, _VECTORS, None)
+        for j in k.range(wide, self.whole, spec.lanes):
+            vectors(j, 1, None)
+        for _ in k.when(self.whole < self.cols):
+            vectors(self.whole, 1, self.cols - self.whole)
+
+    def finish(self, job: View, tile: View) -> None:
+        """Hand the sums to the epilogue, a vector of columns at a time."""
+        k, spec = self.k, self.spec
+        size = spec.element.bytes
+        moving = ["partial", "target", *(["c"] if spec.epilogue.beta else [])]
+        moving += ["bias"] if spec.epilogue.bias else []
+
+        def vector(j: Int, cols: Int | None) -> None:
+            sums: dict[tuple[int, int], Var[Vec]] = {
+                (i, 0): k.var(
+                    k.load(self.sums + i * self.stride + j * size, spec.element, spec.lanes)
+                )
+                for i in range(self.rows)
+            }
+            finish(k, spec, (job, tile), sums, cols)
+            for name in moving:
+                tile.set(name, tile.pointer(name) + spec.lanes * size)
+
+        for j in k.range(0, self.whole, spec.lanes):
+            vector(j, None)
+        for _ in k.when(self.whole < self.cols):
+            vector(self.whole, self.cols - self.whole)
+
+
+def sweep_function(spec: GemmSpec, rows: int) -> Function:
+    """The function that adds one depth block to ``rows`` rows of the tile's columns."""
+
+    def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, depth: Int) -> None:
+        job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
+        view = _Window(k, spec, rows, tile.int("cols"))
+        a_row, a_col, b_row = job.int("a_row"), job.int("a_col"), job.int("b_row")
+        streams = _streams(spec, rows)
+        whole = depth // streams * streams
+        view.clear()
+
+        def steps(start: IntLike, stop: IntLike, streams: int) -> None:
+            for p in k.range(start, stop, streams):
+                view.add((a + p * a_col, a_row, a_col), (b + p * b_row, b_row), streams)
+
+        steps(0, whole, streams)
+        steps(whole, depth, 1)
+        view.finish(job, tile)
+
+    return Function(f"{spec.symbol}_sweep_{rows}", parameters("job* tile* a* b* depth"), body)

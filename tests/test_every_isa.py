@@ -1,0 +1,68 @@
+"""Every instruction set this machine has is tested by a plain ``pytest``.
+
+A process uses one set, the best.  For each of the others the tests that depend on it run in a
+process of their own with the set pinned.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from oracle import ROOT
+
+from jitgemm.isa.tables import BY_NAME
+from jitgemm.jit.target import available, choose_isa
+
+NESTED = "JITGEMM_TEST_NESTED"
+pytestmark = pytest.mark.skipif(NESTED in os.environ, reason="already inside such a process")
+
+# What compiles and computes through the public functions on the set in use.  Processes, threads,
+# errors and the planner are the same on all of them; conformance covers all of them by itself.
+DEPENDENT = (
+    "tests/contracts/test_values.py", "tests/contracts/test_memory.py", "tests/correctness",
+    "tests/properties",
+)  # fmt: skip
+
+
+def _others() -> list[str]:
+    return [i.name for i in BY_NAME.values() if available(i) and not i.interpreted and i != choose_isa()]
+
+
+def _session(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments],
+        capture_output=True, text=True, cwd=ROOT, timeout=1800,
+        env={**os.environ, "JITGEMM_ISA": isa, NESTED: "1"},
+    )  # fmt: skip
+
+
+def _passes(done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode:
+        pytest.fail(f"{done.stdout}\n{done.stderr}", pytrace=False)
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("isa", _others())
+def test_on(isa: str) -> None:
+    _passes(_session(isa, *DEPENDENT))
+
+
+def test_on_the_interpreter() -> None:
+    _passes(_session("interpreter", "tests/correctness/test_interpreted.py"))
+
+
+def test_a_set_that_was_promised_but_not_used_fails_the_session() -> None:
+    # A test of a computing folder that computes nothing: nothing shows that the set works.
+    done = _session(choose_isa().name, "tests/contracts/test_processes.py", "-k", "c21_the_folder")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "1 passed" in done.stdout
+    assert f"JITGEMM_ISA={choose_isa().name} was promised, none was used" in done.stdout
+
+
+def test_an_unknown_set_fails_the_session() -> None:
+    done = _session("sse9", "tests/correctness/test_interpreted.py")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "JITGEMM_ISA" in done.stdout
