@@ -22,15 +22,15 @@ if os.environ.get(_OWNER) is None:
     # A forked child leaves through os._exit, but must not take the folder along in any case.
     atexit.register(lambda: os.getpid() == _pid and shutil.rmtree(_folder, ignore_errors=True))
 
-import numpy as np
+import numpy as np  # noqa: E402
 
-import jitgemm
-from jitgemm.api import dispatch, product
-from jitgemm.runtime import engine as engines
+import jitgemm  # noqa: E402
+from jitgemm.runtime import engine as engines  # noqa: E402
+from oracle import TINY, another_machine, forget_plans  # noqa: E402
 
 # Folders whose tests compute through the public functions, on the instruction set in use.
 _COMPUTING = {"correctness", "properties", "contracts"}
-_ran = False
+_ran: set[str] = set()
 _promise = pytest.StashKey[str]()
 
 
@@ -41,13 +41,16 @@ def _broken_promise() -> str | None:
         return None
     built = engines._engine
     used = "none" if built is None else built.isa.name
-    return None if used == promised.lower() else f"JITGEMM_ISA={promised} was promised, {used} was used"
+    return (
+        None
+        if used == promised.lower()
+        else f"JITGEMM_ISA={promised} was promised, {used} was used"
+    )
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    global _ran
     if report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
-        _ran |= bool(_COMPUTING & set(Path(report.nodeid.split("::")[0]).parts))
+        _ran.update(_COMPUTING & set(Path(report.nodeid.split("::")[0]).parts))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -66,12 +69,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.line(broken)
 
 
-def _forget() -> None:
-    engines.knob.cache_clear()
-    dispatch.entries.clear()
-    product._cache.clear()
-
-
 @pytest.fixture
 def knobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Set knobs by name for one test; plans made before are forgotten."""
@@ -79,17 +76,28 @@ def knobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     def set_knobs(**values: int) -> None:
         for name, value in values.items():
             monkeypatch.setenv(f"JITGEMM_{name.upper()}", str(value))
-        _forget()
+        forget_plans()
 
     yield set_knobs
     monkeypatch.undo()
-    _forget()
+    forget_plans()
 
 
 @pytest.fixture
 def eager_threads(knobs: Callable[..., None]) -> None:
     """Use all the threads a call asks for, however little there is to do."""
     knobs(parallel_flops=1)
+
+
+@pytest.fixture(params=["as planned here", "in many pieces"])
+def pieces(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Once as planned here, once in many pieces: tiny caches, low thresholds, threads."""
+    if request.param == "as planned here":
+        yield
+        return
+    knobs = {"parallel_flops": 1, "sweep_row_bytes": 1, "rhs_pack_rows": 1}
+    with another_machine(TINY, **knobs), jitgemm.threads(2):
+        yield
 
 
 @pytest.fixture

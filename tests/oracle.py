@@ -1,8 +1,8 @@
 """The one oracle: what a product must be, operands of every layout, and guarded memory.
 
 Integer fills are the main tool: small integers in floating point make every product, partial sum
-and epilogue exact, so a result is compared bit by bit with one computed in float64.  For random reals
-there are two answers: :func:`documented`, a NumPy model of the documented order of the sum
+and epilogue exact, so a result is compared bit by bit with one computed in float64.  For random
+reals there are two answers: :func:`documented`, a NumPy model of the documented order of the sum
 (contract 1), again bit by bit, and :func:`error_bound`, the bound every order obeys.
 """
 
@@ -16,13 +16,17 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgemm.api import dispatch, product
 from jitgemm.isa import exact
 from jitgemm.isa.types import BY_NAME
+from jitgemm.planner.machine import Cache, Machine
+from jitgemm.runtime import engine as engines
 
 Array = NDArray[Any]
 
@@ -56,7 +60,7 @@ def exact_gemm(
     bias: Array | None = None,
     activation: str | None = None,
 ) -> Array:
-    """The answer for integer-valued operands: every step is exact in float64 and in the type itself."""
+    """The answer for integer-valued operands: every step is exact, in float64 and in the type."""
     result = np.asarray(a, np.float64) @ np.asarray(b, np.float64)
     result = alpha * result + 0.0
     if beta:
@@ -85,8 +89,8 @@ def documented(
     """``gemm`` in the documented order of operations, each rounded once.
 
     ``k`` is cut into blocks; within a block an element is one ascending chain of multiply-adds from
-    zero; block sums are added in ascending order; then alpha, ``beta * C`` (one multiply-add), bias,
-    activation.
+    zero; block sums are added in ascending order; then alpha, ``beta * C`` (one multiply-add),
+    bias, activation.
     """
     a, b = (np.asarray(x, x.dtype.newbyteorder("=")) for x in (a, b))
     dtype = a.dtype
@@ -188,7 +192,9 @@ LAYOUTS = {
     "all backwards": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
     "every second row": lambda x: np.repeat(x, 2, axis=0)[::2],
     "every third column": lambda x: np.repeat(x, 3, axis=1)[:, ::3],
-    "within a wider matrix": lambda x: np.pad(x, ((1, 2), (3, 5)), constant_values=np.nan)[1:-2, 3:-5],
+    "within a wider matrix": lambda x: np.pad(x, ((1, 2), (3, 5)), constant_values=np.nan)[
+        1:-2, 3:-5
+    ],
     "within a taller f matrix": lambda x: np.asfortranarray(np.pad(x, 1))[1:-1, 1:-1],
     "transposed step": lambda x: np.repeat(x.T.copy(), 2, axis=1)[:, ::2].T,
     "gap of 3 bytes": lambda x: strided(x, 3),
@@ -239,7 +245,7 @@ class Guarded:
         return y
 
     def intact(self, x: Array) -> bool:
-        """Whether all bytes besides the elements of ``x`` still hold what :meth:`place` put there."""
+        """Whether all bytes besides the elements of ``x`` hold what :meth:`place` put there."""
         if not x.size:
             return True
         mine = np.zeros(self.size, bool)
@@ -258,6 +264,41 @@ class Guarded:
             yield
         finally:
             self._protect(self.start, self.size, _READ_WRITE)
+
+
+# -- other machines -------------------------------------------------------------------------------
+
+TINY = Machine(Cache(512, 64, 2), Cache(1 << 10, 64, 4), Cache(16 << 10, 64, 8), "test")
+"""Caches so small that tiny products take the routes of large ones, in many pieces."""
+
+
+@contextmanager
+def another_machine(machine: Machine | None = None, **knobs: int) -> Iterator[None]:
+    """Plan for other caches (``None``: this machine's) and other knobs."""
+    real = engines.Engine.context
+
+    def context(self: engines.Engine, threads: int) -> Any:
+        found = real(self, threads)
+        return replace(
+            found,
+            machine=machine or found.machine,
+            knob=lambda name: knobs[name] if name in knobs else found.knob(name),
+        )
+
+    forget_plans()
+    engines.Engine.context = context  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        engines.Engine.context = real  # type: ignore[method-assign]
+        forget_plans()
+
+
+def forget_plans() -> None:
+    """Plan everything anew from here on."""
+    engines.knob.cache_clear()
+    dispatch.entries.clear()
+    product._cache.clear()
 
 
 # -- processes ------------------------------------------------------------------------------------

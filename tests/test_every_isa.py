@@ -11,10 +11,10 @@ import subprocess
 import sys
 
 import pytest
-from oracle import ROOT
 
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit.target import available, choose_isa
+from oracle import ROOT
 
 NESTED = "JITGEMM_TEST_NESTED"
 pytestmark = pytest.mark.skipif(NESTED in os.environ, reason="already inside such a process")
@@ -28,7 +28,9 @@ DEPENDENT = (
 
 
 def _others() -> list[str]:
-    return [i.name for i in BY_NAME.values() if available(i) and not i.interpreted and i != choose_isa()]
+    return [
+        i.name for i in BY_NAME.values() if available(i) and not i.interpreted and i != choose_isa()
+    ]
 
 
 def _session(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""The shape of the package: layers, the public surface, cheap imports, and sets added from outside."""
+"""The shape of the package: layers, public surface, cheap imports, sets added from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import ROOT, documented, equal, exact_gemm, integers, reals, run_python, same_bits
 
 import jitgemm
 from jitgemm.api import dispatch, product
@@ -26,6 +25,7 @@ from jitgemm.jit.target import available
 from jitgemm.kernels import registry
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec, Tile
 from jitgemm.runtime import engine as engines
+from oracle import ROOT, documented, equal, exact_gemm, integers, reals, run_python, same_bits
 
 PACKAGE = Path(jitgemm.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -101,14 +101,16 @@ def test_the_public_surface_is_what_it_was() -> None:
 def test_all_modules_list_what_they_offer() -> None:
     for path in MODULES:
         tree = ast.parse(path.read_text())
-        names = [n.value for n in tree.body if isinstance(n, ast.Assign)
-                 and any(isinstance(t, ast.Name) and t.id == "__all__" for t in n.targets)]  # fmt: skip
-        public = [n.name for n in tree.body
-                  if isinstance(n, ast.FunctionDef | ast.ClassDef) and not n.name.startswith("_")]  # fmt: skip
-        if not public:
-            continue
-        assert names, f"{path} has no __all__"
-        assert set(ast.literal_eval(names[0])) <= _defined(tree), path
+        lists = [
+            node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        ]
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        public = [n for n in tree.body if isinstance(n, kinds) and n.name[0] != "_"]
+        if public:
+            assert lists, f"{path} has no __all__"
+            assert set(ast.literal_eval(lists[0])) <= _defined(tree), path
 
 
 def _defined(tree: ast.Module) -> set[str]:
@@ -139,7 +141,16 @@ def test_importing_is_cheap_and_touches_nothing(tmp_path: Path) -> None:
         }))
     """
     found = json.loads(run_python(code, JITGEMM_CACHE_DIR=str(tmp_path)).stdout)
-    unwanted = {"sklearn", "rich", "torch", "scipy", "ml_dtypes", "numba", "pytest", "threadpoolctl"}
+    unwanted = {
+        "sklearn",
+        "rich",
+        "torch",
+        "scipy",
+        "ml_dtypes",
+        "numba",
+        "pytest",
+        "threadpoolctl",
+    }
     assert not unwanted & set(found.pop("modules"))
     assert found == {"units": 0, "engine": False, "threads": 1, "files": []}
 

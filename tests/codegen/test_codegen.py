@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from oracle import run_python
 
 from jitgemm.isa.types import ElementType
 from jitgemm.jit import compiler
@@ -22,6 +21,7 @@ from jitgemm.jit.target import available, host
 from jitgemm.kernels import registry
 from jitgemm.kernels.peak import peak_function
 from jitgemm.kernels.spec import Activation, BSource, Epilogue, GemmSpec
+from oracle import run_python
 
 FULL = Epilogue(beta=True, bias=True, activation=Activation.RELU)
 x86 = pytest.mark.skipif(host().arch != "x86_64", reason="reads x86 assembly")
@@ -29,7 +29,9 @@ x86 = pytest.mark.skipif(host().arch != "x86_64", reason="reads x86 assembly")
 
 def _specs(*epilogues: Epilogue) -> list[Any]:
     return [
-        pytest.param(GemmSpec(element, isa, tile, b, e), id=GemmSpec(element, isa, tile, b, e).symbol)
+        pytest.param(
+            GemmSpec(element, isa, tile, b, e), id=GemmSpec(element, isa, tile, b, e).symbol
+        )
         for element, isa, tile in registry.rows()
         if not isa.interpreted and available(isa)
         for b in BSource
@@ -86,7 +88,9 @@ def test_no_fast_math_and_no_made_up_pointers(spec: GemmSpec) -> None:
     text = _text(spec)
     assert "inttoptr" not in text
     flags = r"\b(?:fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)\b"
-    operations = [line for line in text.splitlines() if re.search(r"= *(?:f\w+|call|select|phi)\b", line)]
+    operations = [
+        line for line in text.splitlines() if re.search(r"= *(?:f\w+|call|select|phi)\b", line)
+    ]
     assert len(operations) > 10
     assert not [line for line in operations if re.search(flags, line)]
     assert "unsafe-fp-math" not in text
@@ -101,11 +105,15 @@ def test_the_multiply_add_is_the_sets_own(spec: GemmSpec) -> None:
 
 
 def test_different_specs_have_different_names_and_units() -> None:
-    specs = [p.values[0] for p in _specs(Epilogue(), FULL, Epilogue(bias=True), Epilogue(beta=True))]
+    specs = [
+        p.values[0] for p in _specs(Epilogue(), FULL, Epilogue(bias=True), Epilogue(beta=True))
+    ]
     assert len({s.symbol for s in specs}) == len(specs)
     assert len({compiler.gemm_unit(s).key for s in specs}) == len(specs)
     for spec in specs:
-        assert re.fullmatch(r"\w+_gemm_(packed|inplace)_beta0?(_bias)?(_relu)?_\d+x\d+__\w+", spec.symbol)
+        assert re.fullmatch(
+            r"\w+_gemm_(packed|inplace)_beta0?(_bias)?(_relu)?_\d+x\d+__\w+", spec.symbol
+        )
     # What the name does not say, the unit's key does.
     spec = specs[0]
     deeper = replace(spec.element, depth_block=256)

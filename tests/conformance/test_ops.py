@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +22,6 @@ from jitgemm.jit import compiler
 from jitgemm.jit.target import available
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.interp import Memory, dtype_of, run
-from jitgemm.lang.llvm import LlvmModule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Body = Callable[..., None]

@@ -4,6 +4,8 @@ Every refusal is checked three times: the class of the error, its words (``jitge
 what was expected and what came), and that nothing was written.
 """
 
+# ruff: noqa: FBT001  # parameters of a test are named by its decorator
+
 from __future__ import annotations
 
 import pickle
@@ -15,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import equal, exact_gemm, integers, run_python
 
 import jitgemm
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit.target import available
+from oracle import equal, exact_gemm, integers, run_python
 
 Array = np.ndarray[Any, Any]
 
@@ -107,7 +109,9 @@ def test_c23_gemm(case: str, again: bool) -> None:
     if again:  # after a good call with the same shapes
         jitgemm.gemm(A, B, out=np.empty((3, 5), F4))
         jitgemm.gemm(A, B, beta=1, c=C, bias=C[0], out=np.empty((3, 5), F4))
-    _refuses(lambda: jitgemm.gemm(options.pop("a"), options.pop("b"), **options), error, operand, words)
+    _refuses(
+        lambda: jitgemm.gemm(options.pop("a"), options.pop("b"), **options), error, operand, words
+    )
     assert pickle.dumps(out) == before
 
 
@@ -118,7 +122,9 @@ def test_c23_plan(case: str) -> None:
     if operand in ("a", "b") and case.split(" ", 1)[1].startswith(("of ", "with ", "is ")):
         # Without options other types and shapes are passed on to NumPy; with them they cannot be.
         options["activation"] = "relu"
-    _refuses(lambda: jitgemm.plan(options.pop("a"), options.pop("b"), **options), error, operand, words)
+    _refuses(
+        lambda: jitgemm.plan(options.pop("a"), options.pop("b"), **options), error, operand, words
+    )
 
 
 def test_c23_c_that_is_not_read_is_checked_every_time() -> None:
@@ -130,7 +136,7 @@ def test_c23_c_that_is_not_read_is_checked_every_time() -> None:
     ):
         for _ in range(2):
             jitgemm.gemm(A, B, c=good)
-        with pytest.raises(error, match="^jitgemm: c: "):
+        with pytest.raises(error, match=r"^jitgemm: c: "):
             jitgemm.gemm(A, B, c=bad)
 
 
@@ -145,7 +151,7 @@ def test_c23_numbers_of_refused_types_are_refused_every_time() -> None:
 
 def test_c23_activation_of_a_wrong_type() -> None:
     for bad in (3, ["relu"], b"relu", max):
-        with pytest.raises((TypeError, ValueError), match="^jitgemm: activation: "):
+        with pytest.raises((TypeError, ValueError), match=r"^jitgemm: activation: "):
             jitgemm.gemm(A, B, activation=bad)  # type: ignore[arg-type]
 
 
@@ -168,7 +174,8 @@ MATMUL: dict[str, tuple[type[Exception], str, tuple[str, ...], tuple[Any, ...]]]
     "x1 is a number": (ValueError, "x1", ("1 dimension", "scalar"), (F4(1), B)),
     "x2 is a number": (ValueError, "x2", ("1 dimension", "scalar"), (A, F4(1))),
     "stacks": (
-        ValueError, "x2", ("broadcast", "(3, 4, 5)"), (np.ones((2, 3, 4), F4), np.ones((3, 4, 5), F4))),
+        ValueError, "x2", ("broadcast", "(3, 4, 5)"),
+        (np.ones((2, 3, 4), F4), np.ones((3, 4, 5), F4))),
     "out of a stack": (
         ValueError, "out", ("(2, 3, 5)", "(3, 5)"), (np.ones((2, 3, 4), F4), B, C.copy())),
     "out of a vector": (ValueError, "out", ("(5,)", "(1, 5)"), (A[0], B, C[:1].copy())),
@@ -188,27 +195,29 @@ def test_c23_matmul(case: str) -> None:
 @pytest.mark.parametrize("threads, error", [(0, ValueError), ("2", TypeError), (1.0, TypeError)])
 def test_c23_matmul_threads(threads: Any, error: type[Exception]) -> None:
     for x1, x2 in ((A, B), (A[0], B), (np.ones((2, 3, 4), F4), B)):
-        with pytest.raises(error, match="^jitgemm: threads: "):
+        with pytest.raises(error, match=r"^jitgemm: threads: "):
             jitgemm.matmul(x1, x2, threads=threads)
 
 
 @pytest.mark.parametrize(
     "b, error",
     [
-        (B.astype(int), TypeError), (None, TypeError), ("text", TypeError), (B.astype("c8"), TypeError),
+        (B.astype(int), TypeError), (None, TypeError), ("text", TypeError),
+        (B.astype("c8"), TypeError),
         (B[0], ValueError), (B[None], ValueError), (1.5, ValueError),
     ],
 )  # fmt: skip
 def test_c23_prepack_rhs(b: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="^jitgemm: b: expected .*, got "):
+    with pytest.raises(error, match=r"^jitgemm: b: expected .*, got "):
         jitgemm.prepack_rhs(b)
 
 
 @pytest.mark.parametrize(
-    "nbytes, error", [(-1, ValueError), (1.5, TypeError), ("9", TypeError), (True, TypeError), (None, TypeError)]
+    "nbytes, error",
+    [(-1, ValueError), (1.5, TypeError), ("9", TypeError), (True, TypeError), (None, TypeError)],
 )  # fmt: skip
 def test_c23_workspace(nbytes: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="^jitgemm: nbytes: expected .*, got "):
+    with pytest.raises(error, match=r"^jitgemm: nbytes: expected .*, got "):
         jitgemm.Workspace(nbytes)
 
 
@@ -268,7 +277,8 @@ def test_c23_pinning_a_set_the_machine_lacks() -> None:
                                 requires=frozenset({"avx9000", "sse-unlikely"})))
         a = np.ones((2, 2), np.float32)
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="^jitgemm: JITGEMM_ISA: .*'future'.*avx9000") as e:
+            words = "^jitgemm: JITGEMM_ISA: .*'future'.*avx9000"
+            with pytest.raises(RuntimeError, match=words) as e:
                 jitgemm.gemm(a, a)
             assert type(e.value) is jitgemm.IsaError and "sse-unlikely" in str(e.value)
         """,
@@ -277,9 +287,7 @@ def test_c23_pinning_a_set_the_machine_lacks() -> None:
     for isa in BY_NAME.values():
         if not available(isa):
             with pytest.raises(AssertionError, match=f"jitgemm: JITGEMM_ISA: .*{isa.name}"):
-                run_python(
-                    "import jitgemm; jitgemm.show_config()", JITGEMM_ISA=isa.name
-                )
+                run_python("import jitgemm; jitgemm.show_config()", JITGEMM_ISA=isa.name)
 
 
 @pytest.mark.parametrize("name", [i.name for i in BY_NAME.values() if available(i)])

@@ -1,5 +1,7 @@
 """Contract, "Values": sentences 1 to 4 and 9 to 11, for float32 and float64."""
 
+# ruff: noqa: FBT001  # parameters of a test are named by its decorator
+
 from __future__ import annotations
 
 import ctypes
@@ -12,9 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import jitgemm
+from jitgemm.api import dispatch, product
+from jitgemm.isa.tables import BY_NAME
+from jitgemm.jit.target import available
+from jitgemm.kernels.spec import BSource
+from jitgemm.planner.route import GemmPlan, PackA, make_plan
 from oracle import (
     LAYOUTS,
+    TINY,
     Guarded,
+    another_machine,
     bits,
     documented,
     equal,
@@ -26,10 +37,6 @@ from oracle import (
     same_bits,
     unaligned,
 )
-
-import jitgemm
-from jitgemm.isa.tables import BY_NAME
-from jitgemm.jit.target import available
 
 Array = np.ndarray[Any, Any]
 Route = Callable[[Array, Array], Array]
@@ -113,7 +120,7 @@ PLAIN_ROUTES: dict[str, Route] = {
 }
 # One row, few rows, a full and an edge tile of every set, more than are read in place; narrow
 # results, tails of every vector length, and enough columns for packing A to pay.
-SIZES = ((1, 5), (1, 33), (5, 7), (14, 32), (29, 19), (37, 149))
+SIZES = ((1, 5), (1, 33), (2, 70), (5, 7), (14, 32), (29, 19), (37, 149))
 
 
 def _plain(pick: tuple[str, ...] = ()) -> Any:
@@ -125,22 +132,50 @@ def _plain(pick: tuple[str, ...] = ()) -> Any:
 
 
 @pytest.fixture(scope="module")
-def _answers() -> dict[Any, tuple[Array, Array, Array]]:
+def answers() -> dict[Any, tuple[Array, Array, Array]]:
     return {}
 
 
 @pytest.mark.parametrize("route", [pytest.param(r, id=n) for n, r in PLAIN_ROUTES.items()])
+@pytest.mark.usefixtures("pieces")
 def test_c01_one_documented_order_of_the_sum(
-    route: Route, dtype: Any, fused: bool, eager_threads: None, _answers: dict[Any, Any]
+    route: Route, dtype: Any, fused: bool, answers: dict[Any, Any]
 ) -> None:
     for (m, n), k in itertools.product(SIZES, DEPTHS):
         key = (m, n, k, dtype)
-        if key not in _answers:
+        if key not in answers:
             rng = np.random.default_rng([m, n, k])
             a, b = reals(rng, (m, k), dtype), reals(rng, (k, n), dtype)
-            _answers[key] = a, b, documented(a, b, fused=fused)
-        a, b, want = _answers[key]
+            answers[key] = a, b, documented(a, b, fused=fused)
+        a, b, want = answers[key]
         same_bits(route(a, b), want, f"m={m} n={n} k={k}")
+
+
+def test_c01_the_routes_are_all_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of this file mean something only while their products take every route."""
+    plans: list[GemmPlan] = []
+
+    def recording(problem: Any, context: Any) -> GemmPlan:
+        plans.append(make_plan(problem, context))
+        return plans[-1]
+
+    monkeypatch.setattr(dispatch, "make_plan", recording)
+    monkeypatch.setattr(product, "make_plan", recording)
+    knobs = {"parallel_flops": 1, "sweep_row_bytes": 1, "rhs_pack_rows": 1}
+    for machine, values, threads in ((None, {}, 1), (TINY, knobs, 2)):
+        with another_machine(machine, **values), jitgemm.threads(threads):
+            for route, (m, n), k in itertools.product(PLAIN_ROUTES.values(), SIZES, DEPTHS):
+                route(np.ones((m, k), np.float32), np.ones((k, n), np.float32))
+    assert {p.pack_a for p in plans} == set(PackA)
+    assert {(p.spec.b, p.problem.b is None) for p in plans} == {
+        (BSource.INPLACE, False), (BSource.PACKED, False), (BSource.PACKED, True),
+    }  # fmt: skip
+    for feature in ("swapped", "direct", "sweep"):
+        assert {getattr(p, feature) for p in plans} == {False, True}, feature
+    for bound in ("row_chunks", "col_chunks", "slices", "blocks", "pack_chunks", "group"):
+        assert len({getattr(p.blocking, bound) for p in plans}) > 1, bound
+    assert any(p.blocking.depth_step < p.blocking.depth_per_slice for p in plans)
+    assert {p.threads for p in plans} >= {1, 2}
 
 
 def test_c01_the_model_tells_orders_apart(dtype: Any, rng: np.random.Generator) -> None:
@@ -165,6 +200,7 @@ def test_c01_every_order_obeys_the_bound(dtype: Any, rng: np.random.Generator) -
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -0.7])
 @pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.usefixtures("pieces")
 def test_c01_the_epilogue_applies_once_in_its_order(
     beta: float, in_place: bool, dtype: Any, fused: bool, rng: np.random.Generator
 ) -> None:
@@ -201,6 +237,7 @@ def test_c01_a_million_tenths(fused: bool) -> None:
 
 
 @_plain()
+@pytest.mark.usefixtures("pieces")
 def test_c02_an_uninitialised_result_does_not_matter(
     route: Route, dtype: Any, rng: np.random.Generator
 ) -> None:
@@ -212,6 +249,7 @@ def test_c02_an_uninitialised_result_does_not_matter(
 
 @pytest.mark.parametrize("k", [0, 3, 1025])
 @pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.usefixtures("pieces")
 def test_c02_beta_0_never_reads_c(
     k: int, packed: bool, dtype: Any, rng: np.random.Generator
 ) -> None:
@@ -230,7 +268,7 @@ def test_c02_beta_0_never_reads_c(
             equal(jitgemm.gemm(a, right, c=c, beta=0), want)
 
 
-def test_c02_the_table_of_right_answers() -> None:
+def test_c02_the_table_of_rightanswers() -> None:
     a, b = np.ones((5, 3), np.float32), np.ones((3, 7), np.float32)
     c = np.full((5, 7), np.nan, np.float32)
     equal(jitgemm.gemm(a, b, c=c, beta=0), np.full((5, 7), 3, np.float32))
@@ -238,9 +276,8 @@ def test_c02_the_table_of_right_answers() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_c02_alpha_0_never_reads_a_or_b(
-    packed: bool, dtype: Any, rng: np.random.Generator
-) -> None:
+@pytest.mark.usefixtures("pieces")
+def test_c02_alpha_0_never_reads_a_or_b(packed: bool, dtype: Any, rng: np.random.Generator) -> None:
     memory = [Guarded(40 * 600 * 8) for _ in range(2)]
     for m, n, k in ((5, 7, 3), (1, 40, 5), (31, 40, 600), (3, 5, 0)):
         a, b = np.full((m, k), np.nan, dtype), np.full((k, n), np.inf, dtype)
@@ -271,8 +308,9 @@ def test_c02_beta_without_c_is_an_error(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("route", [pytest.param(r, id=n) for n, r in ROUTES.items()])
+@pytest.mark.usefixtures("pieces")
 def test_c03_a_sum_of_nothing_is_0_and_the_epilogue_applies(
-    route: Callable[..., Array], dtype: Any, rng: np.random.Generator, eager_threads: None
+    route: Callable[..., Array], dtype: Any, rng: np.random.Generator
 ) -> None:
     for m, n in ((1, 1), (1, 40), (5, 7), (37, 40)):
         a, b = np.ones((m, 0), dtype), np.ones((0, n), dtype)
@@ -284,7 +322,7 @@ def test_c03_a_sum_of_nothing_is_0_and_the_epilogue_applies(
         equal(route(a, b, beta=-1, c=c, bias=bias, activation="relu"), want)
 
 
-def test_c03_the_table_of_right_answers(dtype: Any) -> None:
+def test_c03_the_table_of_rightanswers(dtype: Any) -> None:
     bias = np.array([1, -2, 3], dtype)
     got = jitgemm.gemm(np.ones((2, 0), dtype), np.ones((0, 3), dtype), bias=bias, activation="relu")
     equal(got, np.array([[1, 0, 3]] * 2, dtype))
@@ -312,9 +350,7 @@ def test_c03_empty_results_have_the_right_shape(m: int, k: int, n: int, dtype: A
 
 @pytest.mark.parametrize("m, k, n", [(0, 3, 4), (3, 4, 0), (0, 0, 0), (40, 3, 0)])
 @pytest.mark.parametrize("place", [np.asarray, np.asfortranarray])
-def test_c03_empty_results_can_be_planned(
-    m: int, k: int, n: int, place: Any, dtype: Any
-) -> None:
+def test_c03_empty_results_can_be_planned(m: int, k: int, n: int, place: Any, dtype: Any) -> None:
     a, b, out = np.empty((m, k), dtype), place(np.empty((k, n), dtype)), np.empty((m, n), dtype)
     for right in (b, jitgemm.prepack_rhs(b)):
         p = jitgemm.plan(a, right, bias=np.empty(n, dtype))
@@ -326,8 +362,9 @@ def test_c03_empty_results_can_be_planned(
 
 
 @_plain()
+@pytest.mark.usefixtures("pieces")
 def test_c04_nan_and_infinity_reach_exactly_what_ieee_says(
-    route: Route, dtype: Any, rng: np.random.Generator, eager_threads: None
+    route: Route, dtype: Any, rng: np.random.Generator
 ) -> None:
     for m, n, k in ((1, 9, 5), (5, 7, 3), (15, 33, 20), (37, 40, 513)):
         a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
@@ -345,13 +382,18 @@ def test_c04_nan_and_infinity_reach_exactly_what_ieee_says(
 
 
 def test_c04_zeros_are_not_skipped(dtype: Any) -> None:
-    inf, one, zero = np.array([[np.inf, 1]], dtype), np.array([[0], [1]], dtype), np.zeros((1, 1), dtype)
+    inf, one, zero = (
+        np.array([[np.inf, 1]], dtype),
+        np.array([[0], [1]], dtype),
+        np.zeros((1, 1), dtype),
+    )
     for f in (jitgemm.gemm, jitgemm.matmul):
         assert np.isnan(f(inf, one)).all()
         assert np.isnan(f(zero, zero + dtype(np.nan))).all()
         assert np.isnan(f(zero + dtype(np.inf), zero)).all()
 
 
+@pytest.mark.usefixtures("pieces")
 def test_c04_nan_reaches_results_through_every_term(dtype: Any) -> None:
     a = np.ones((3, 4), dtype)
     for n in (1, 5, 40):
@@ -367,6 +409,7 @@ def test_c04_nan_reaches_results_through_every_term(dtype: Any) -> None:
         assert np.isnan(jitgemm.gemm(a, b, beta=np.inf, c=zero)).all()
 
 
+@pytest.mark.usefixtures("pieces")
 def test_c04_relu_propagates_nan(dtype: Any) -> None:
     a = np.array([[np.nan], [-np.inf], [np.inf], [-1], [-0.0], [0], [2]], dtype)
     for n in (1, 3, 17, 33):
@@ -383,6 +426,7 @@ x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the MXCSR
 
 
 @_plain()
+@pytest.mark.usefixtures("pieces")
 def test_c09_subnormals_survive(route: Route, dtype: Any, rng: np.random.Generator) -> None:
     tiny = np.finfo(dtype).smallest_subnormal
     for m, n, k in ((1, 7, 3), (5, 7, 3), (30, 40, 21)):
@@ -452,6 +496,7 @@ def test_c09_the_control_word_is_never_changed(bits_set: int, dtype: Any) -> Non
 
 
 @x86
+@pytest.mark.usefixtures("pieces")
 def test_c09_exact_products_raise_no_flag(dtype: Any, rng: np.random.Generator) -> None:
     for m, n, k in ((1, 1, 1), (5, 7, 3), (15, 33, 20), (30, 41, 513)):
         # Outside the operands: what must not be touched would raise flags.
@@ -471,17 +516,22 @@ def test_c09_exact_products_raise_no_flag(dtype: Any, rng: np.random.Generator) 
 
 
 @x86
-@pytest.mark.parametrize("how", ["matmul", "in place", "prepacked"])
-def test_c09_unused_lanes_raise_no_flag(how: str, dtype: Any) -> None:
+@pytest.mark.usefixtures("pieces")
+def test_c09_unused_lanes_raise_no_flag(dtype: Any) -> None:
     # Infinity times one is exact and raises nothing; infinity times a padding zero would.
-    a, b = np.array([[np.inf]], dtype), np.ones((1, 1), dtype)
-    packed = jitgemm.prepack_rhs(b)
-    calls = {
-        "matmul": lambda: jitgemm.matmul(a, b),
-        "in place": lambda: jitgemm.gemm(a, b),
-        "prepacked": lambda: jitgemm.gemm(a, packed),
-    }
-    assert _flags_of(calls[how]) == 0
+    for m, n, k in ((1, 1, 1), (1, 5, 300), (2, 33, 70), (5, 3, 2), (31, 41, 20)):
+        a, b = np.full((m, k), np.inf, dtype), np.ones((k, n), dtype)
+        packed, wide = jitgemm.prepack_rhs(b), _rows_on_pages(b)
+        calls = [
+            lambda: jitgemm.matmul(a, b),
+            lambda: jitgemm.gemm(a, b),
+            lambda: jitgemm.gemm(a, wide),
+            lambda: jitgemm.gemm(a, np.asfortranarray(b)),
+            lambda: jitgemm.gemm(a, packed),
+            lambda: jitgemm.gemm(a, packed, bias=b[0], activation="relu"),
+            lambda: jitgemm.gemm(a, b, beta=1, c=np.ones((m, n), dtype)),
+        ]
+        assert [_flags_of(call) for call in calls] == [0] * len(calls), (m, n, k)
 
 
 def test_c09_calls_work_where_numpy_raises_errors(dtype: Any, rng: np.random.Generator) -> None:
@@ -500,6 +550,7 @@ REALS = ((1, 40, 700), (3, 5, 513), (20, 33, 1025), (40, 70, 600), (61, 129, 80)
 
 
 @pytest.mark.parametrize("m, n, k", REALS)
+@pytest.mark.usefixtures("pieces")
 def test_c10_prepacked_equals_plain(
     m: int, n: int, k: int, dtype: Any, rng: np.random.Generator
 ) -> None:
@@ -513,8 +564,9 @@ def test_c10_prepacked_equals_plain(
 
 
 @pytest.mark.parametrize("m, n, k", REALS)
+@pytest.mark.usefixtures("pieces", "eager_threads")
 def test_c10_one_thread_equals_many(
-    m: int, n: int, k: int, dtype: Any, rng: np.random.Generator, eager_threads: None
+    m: int, n: int, k: int, dtype: Any, rng: np.random.Generator
 ) -> None:
     a, b, c = (reals(rng, s, dtype) for s in ((m, k), (k, n), (m, n)))
     options: dict[str, Any] = {"alpha": 0.3, "beta": -1.7, "c": c, "activation": "relu"}
@@ -544,6 +596,7 @@ def test_c10_the_same_call_twice_whatever_came_between() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.usefixtures("pieces")
 def test_c10_strides_and_addresses_do_not_show(
     layout: str, dtype: Any, rng: np.random.Generator
 ) -> None:
@@ -568,6 +621,7 @@ def test_c10_aligned_and_unaligned_addresses_agree(dtype: Any, rng: np.random.Ge
 
 
 @pytest.mark.parametrize("m, n, k", REALS)
+@pytest.mark.usefixtures("pieces")
 def test_c10_fused_equals_unfused(
     m: int, n: int, k: int, dtype: Any, rng: np.random.Generator
 ) -> None:
@@ -618,8 +672,9 @@ def test_c10_every_set_with_fused_multiply_add_gives_the_same_bits() -> None:
         assert other == found[0], f"{name} differs from {names[0]}"
 
 
+@pytest.mark.usefixtures("pieces", "eager_threads")
 def test_c11_a_row_of_the_result_does_not_depend_on_the_others(
-    dtype: Any, rng: np.random.Generator, eager_threads: None
+    dtype: Any, rng: np.random.Generator
 ) -> None:
     k, n = 600, 70
     a, b = reals(rng, (64, k), dtype), reals(rng, (k, n), dtype)

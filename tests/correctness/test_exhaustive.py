@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import equal, exact_gemm, integers
 
 import jitgemm
+from oracle import equal, exact_gemm, integers
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[Array, Array], Array]
@@ -57,15 +57,15 @@ def _sizes() -> Iterator[tuple[int, int, int]]:
 
 
 @pytest.fixture(scope="module")
-def _fills() -> dict[Any, Array]:
+def fills() -> dict[Any, Array]:
     rng = np.random.default_rng(5)
     return {(t, s): integers(rng, (70, 70), t, 3) for t in (np.float32, np.float64) for s in "ab"}
 
 
 @pytest.mark.parametrize("call", [pytest.param(c, id=n) for n, c in CALLS.items()])
-def test_every_size(call: Call, dtype: Any, _fills: dict[Any, Array]) -> None:
+def test_every_size(call: Call, dtype: Any, fills: dict[Any, Array]) -> None:
     for m, n, k in _sizes():
-        a, b = _fills[dtype, "a"][:m, :k].copy(), _fills[dtype, "b"][:k, :n].copy()
+        a, b = fills[dtype, "a"][:m, :k].copy(), fills[dtype, "b"][:k, :n].copy()
         equal(call(a, b), exact_gemm(a, b), f"m={m} n={n} k={k}")
 
 

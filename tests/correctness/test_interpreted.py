@@ -4,6 +4,8 @@ With ``JITGEMM_ISA=interpreter`` every load and store of these calls is checked 
 they may touch, and every read against what was written: undefined behaviour is an error here.
 """
 
+# ruff: noqa: FBT001  # parameters of a test are named by its decorator
+
 from __future__ import annotations
 
 import itertools
@@ -11,17 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import documented, equal, exact_gemm, integers, reals, same_bits
 
 import jitgemm
 from jitgemm.runtime.engine import engine
+from oracle import documented, equal, exact_gemm, integers, reals, same_bits
 
 SIZES = ((1, 1, 1), (1, 9, 2), (3, 5, 4), (7, 2, 3))
 
 
 @pytest.mark.parametrize("m, n, k", [*SIZES, (7, 17, 2), (2, 3, 0)])
 @pytest.mark.parametrize("packed", [False, True])
-def test_every_term(m: int, n: int, k: int, packed: bool, dtype: Any, rng: np.random.Generator) -> None:
+def test_every_term(
+    m: int, n: int, k: int, packed: bool, dtype: Any, rng: np.random.Generator
+) -> None:
     a, b, c = (integers(rng, s, dtype) for s in ((m, k), (k, n), (m, n)))
     bias = integers(rng, (n,), dtype)
     right = jitgemm.prepack_rhs(b) if packed else b

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import equal, error_bound, integers, reals, same_bits
 
 import jitgemm
+from oracle import equal, error_bound, integers, reals, same_bits
 
 Array = np.ndarray[Any, Any]
 

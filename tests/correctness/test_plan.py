@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import equal, exact_gemm, integers, reals, same_bits
 
 import jitgemm
 from jitgemm.jit import compiler
 from jitgemm.runtime import packed as packed_module
 from jitgemm.runtime.engine import engine
+from oracle import equal, exact_gemm, integers, reals, same_bits
 
 Array = np.ndarray[Any, Any]
 interpreted = pytest.mark.skipif("engine().isa.interpreted", reason="no machine code to show")
@@ -51,7 +51,8 @@ def test_a_plan_multiplies_what_it_is_given(
 def test_other_strides_are_planned_anew(dtype: Any, rng: np.random.Generator) -> None:
     a, b = integers(rng, (31, 20), dtype), integers(rng, (20, 33), dtype)
     p, want = jitgemm.plan(a, b), exact_gemm(a, b)
-    places = [np.asfortranarray, lambda x: x[::-1].copy()[::-1], lambda x: np.repeat(x, 2, 1)[:, ::2],
+    places = [np.asfortranarray, lambda x: x[::-1].copy()[::-1],
+              lambda x: np.repeat(x, 2, 1)[:, ::2],
               lambda x: x.astype(x.dtype.newbyteorder("S")), np.ndarray.tolist,
               lambda x: np.repeat(x, 3, 0)[::3]]  # fmt: skip
     for place in places:
@@ -78,7 +79,10 @@ def test_c_and_bias_are_read_at_each_call(dtype: Any, rng: np.random.Generator) 
     }
     for name, store in stores.items():
         c, bias = store(integers(rng, (5, 9), dtype)), store(integers(rng, (9,), dtype))
-        p, out = jitgemm.plan(a, b, beta=2, c=c, bias=bias, activation="relu"), np.empty((5, 9), dtype)
+        p, out = (
+            jitgemm.plan(a, b, beta=2, c=c, bias=bias, activation="relu"),
+            np.empty((5, 9), dtype),
+        )
         for _ in range(3):
             want = exact_gemm(a, b, beta=2, c=c, bias=bias, activation="relu")
             equal(p(a, b, out), want, name)
@@ -155,7 +159,7 @@ def test_delegated_plans_say_so(dtypes: tuple[str, str]) -> None:
     assert np.array_equal(got, np.matmul(a, b))
     assert p(a, b, out) is out
     for call in (p.ir, p.asm):
-        with pytest.raises(ValueError, match="^jitgemm: plan: "):
+        with pytest.raises(ValueError, match=r"^jitgemm: plan: "):
             call()
 
 
@@ -213,13 +217,20 @@ def test_calls_and_plans_leak_no_references(second: Any, dtype: Any) -> None:
     gc.collect()
     after = [sys.getrefcount(x) for x in things]
     # Counts of a shared type wander with unrelated arrays; a leak would add 20 at least.
-    assert all(late - early < 15 for early, late in zip(before, after, strict=True)), (before, after)
+    assert all(late - early < 15 for early, late in zip(before, after, strict=True)), (
+        before,
+        after,
+    )
 
 
 def test_a_plan_outlives_its_operands(dtype: Any, rng: np.random.Generator) -> None:
     b = integers(rng, (600, 40), dtype)
     a = integers(rng, (9, 600), dtype)
-    handle, bias, c = jitgemm.prepack_rhs(b), integers(rng, (40,), dtype), integers(rng, (9, 40), dtype)
+    handle, bias, c = (
+        jitgemm.prepack_rhs(b),
+        integers(rng, (40,), dtype),
+        integers(rng, (9, 40), dtype),
+    )
     want = exact_gemm(a, b, beta=1, c=c, bias=bias)
     p = jitgemm.plan(a, handle, beta=1, c=c.copy(), bias=bias.copy())
     alive = weakref.ref(handle)
@@ -282,7 +293,11 @@ def test_packed_operands_travel(k: int, n: int, dtype: Any, rng: np.random.Gener
     packed = jitgemm.prepack_rhs(b)
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         again = pickle.loads(pickle.dumps(packed, protocol))
-        assert (again.shape, again.dtype, again.nbytes) == (packed.shape, packed.dtype, packed.nbytes)
+        assert (again.shape, again.dtype, again.nbytes) == (
+            packed.shape,
+            packed.dtype,
+            packed.nbytes,
+        )
         same_bits(again.unpack(), b)
         equal(jitgemm.gemm(a, again), exact_gemm(a, b))
         with pytest.raises(ValueError, match="read-only"):
@@ -296,13 +311,15 @@ def test_pickles_of_another_format_are_refused(
 ) -> None:
     data = pickle.dumps(jitgemm.prepack_rhs(np.ones((3, 4), np.float32)))
     monkeypatch.setattr(packed_module, "FORMAT", packed_module.FORMAT + 1)
-    with pytest.raises(ValueError, match="^jitgemm: pickle: expected packed format"):
+    with pytest.raises(ValueError, match=r"^jitgemm: pickle: expected packed format"):
         pickle.loads(data)
 
 
 def test_pickles_cut_short_are_refused() -> None:
-    rebuild, (version, isa, layout, data) = jitgemm.prepack_rhs(np.ones((3, 4), np.float32)).__reduce__()
-    with pytest.raises(ValueError, match="^jitgemm: pickle: "):
+    rebuild, (version, isa, layout, data) = jitgemm.prepack_rhs(
+        np.ones((3, 4), np.float32)
+    ).__reduce__()
+    with pytest.raises(ValueError, match=r"^jitgemm: pickle: "):
         rebuild(version, isa, layout, data[:-4])
 
 

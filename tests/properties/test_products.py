@@ -1,21 +1,29 @@
 """Any shape, stride, type and option: exact on integers, whatever Hypothesis comes up with."""
 
+# ruff: noqa: FBT001  # parameters of a test are named by its decorator
+
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import LAYOUTS, documented, equal, exact_gemm, integers, reals, same_bits
 
 import jitgemm
-from jitgemm.api import dispatch, product
-from jitgemm.planner.machine import Cache, Machine
+from jitgemm.planner.machine import Machine
 from jitgemm.runtime import engine as engines
+from oracle import (
+    LAYOUTS,
+    TINY,
+    another_machine,
+    documented,
+    equal,
+    exact_gemm,
+    integers,
+    reals,
+    same_bits,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -167,39 +175,23 @@ def test_reals_follow_the_documented_order(
         options["bias"] = reals(rng, options["bias"].shape, a.dtype)
     want = documented(a, b, fused=engines.engine().isa.fused, **options)
     same_bits(jitgemm.gemm(a, b, threads=threads, **options), want)
-    same_bits(jitgemm.gemm(np.asfortranarray(a), np.asfortranarray(b), threads=threads, **options), want)
+    same_bits(
+        jitgemm.gemm(np.asfortranarray(a), np.asfortranarray(b), threads=threads, **options), want
+    )
 
 
-# Caches so small that products of this size are cut into many slices, blocks and chunks.
-TINY = Machine(Cache(1 << 10, 64, 2), Cache(4 << 10, 64, 4), Cache(32 << 10, 64, 8), "test")
-
-
-@contextmanager
-def _another_machine(machine: Machine | None, values: dict[str, int]) -> Iterator[None]:
-    real = engines.Engine.context
-
-    def context(self: engines.Engine, threads: int) -> Any:
-        found = real(self, threads)
-        return replace(
-            found, machine=machine or found.machine, knob=lambda n: values.get(n, found.knob(n))
-        )
-
-    dispatch.entries.clear()
-    product._cache.clear()
-    engines.Engine.context = context  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        engines.Engine.context = real  # type: ignore[method-assign]
-        dispatch.entries.clear()
-        product._cache.clear()
-
-
-KNOBS = ("parallel_flops", "gil_flops", "rhs_pack_rows", "lhs_pack_stride", "lhs_pack_reuse")
+KNOBS = (
+    "parallel_flops",
+    "gil_flops",
+    "rhs_pack_rows",
+    "lhs_pack_stride",
+    "lhs_pack_reuse",
+    "sweep_row_bytes",
+)
 
 
 @relaxed
-@given(calls(), counts, st.lists(st.sampled_from([1, 2, 9, 10**9]), min_size=5, max_size=5),
+@given(calls(), counts, st.lists(st.sampled_from([1, 2, 9, 10**9]), min_size=6, max_size=6),
        st.sampled_from([None, TINY, TINY]))  # fmt: skip
 def test_knobs_and_caches_change_no_result(
     call: tuple[Array, Array, dict[str, Any]], threads: int, values: list[int],
@@ -208,7 +200,7 @@ def test_knobs_and_caches_change_no_result(
     """Every route is right wherever it is taken, so thresholds and cache sizes may be anything."""
     a, b, options = call
     want = exact_gemm(a, b, **options)
-    with _another_machine(machine, dict(zip(KNOBS, values, strict=True))):
+    with another_machine(machine, **dict(zip(KNOBS, values, strict=True))):
         equal(jitgemm.gemm(a, b, threads=threads, **options), want)
         equal(jitgemm.gemm(a, jitgemm.prepack_rhs(b), threads=threads, **options), want)
         mine = np.full(want.shape, 77, want.dtype) if options["c"] is None else options["c"].copy()
@@ -217,9 +209,11 @@ def test_knobs_and_caches_change_no_result(
 
 
 @settings(relaxed, max_examples=100)
-@given(st.integers(1, 300), st.integers(1, 700), st.integers(1, 1600), dtypes, counts,
-       st.sampled_from(["CC", "CF", "FC", "FF", "CP"]), st.booleans(),
-       st.integers(0, 2**32))  # fmt: skip
+@given(
+    st.one_of(st.integers(1, 3), st.integers(1, 300)), st.integers(1, 700), st.integers(1, 1600),
+    dtypes, counts, st.sampled_from(["CC", "CF", "FC", "FF", "CP"]), st.booleans(),
+    st.integers(0, 2**32),
+)  # fmt: skip
 def test_larger_products_in_many_pieces(
     m: int, n: int, k: int, dtype: Any, threads: int, orders: str, in_place: bool, seed: int
 ) -> None:
@@ -230,6 +224,6 @@ def test_larger_products_in_many_pieces(
     want = exact_gemm(a, b, beta=-1, c=c)
     left = np.asarray(a, order=orders[0])
     right = jitgemm.prepack_rhs(b) if orders[1] == "P" else np.asarray(b, order=orders[1])
-    with _another_machine(TINY, {"parallel_flops": 1, "rhs_pack_rows": 1}):
+    with another_machine(TINY, parallel_flops=1, rhs_pack_rows=1, sweep_row_bytes=1):
         got = jitgemm.gemm(left, right, beta=-1, c=c, out=c if in_place else None, threads=threads)
         equal(got, want)

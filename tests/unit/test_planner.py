@@ -1,5 +1,7 @@
 """The planner without a compiler: caches, processors, orientation, routes, loop bounds, scratch."""
 
+# ruff: noqa: FBT001  # parameters of a test are named by its decorator
+
 from __future__ import annotations
 
 import os
@@ -33,7 +35,9 @@ SERVER = Machine(Cache(48 << 10, 64, 12), Cache(2 << 20, 64, 16), Cache(32 << 20
 TINY = Machine(Cache(2 << 10, 64, 2), Cache(16 << 10, 64, 4), Cache(64 << 10, 64, 8), "test")
 
 
-def context(threads: int = 1, isa: Isa = AVX512, machine: Machine = SERVER, **knobs: int) -> Context:
+def context(
+    threads: int = 1, isa: Isa = AVX512, machine: Machine = SERVER, **knobs: int
+) -> Context:
     return Context(isa, machine, threads, lambda name: knobs.get(name, KNOBS[name].default))
 
 
@@ -76,7 +80,12 @@ class FakeCpuid:
 
 
 GENUINE, AUTHENTIC = 0x756E6547, 0x68747541
-INTEL = [(1, 1, 12, 1, 64, 64), (2, 1, 8, 1, 64, 64), (3, 2, 16, 1, 64, 2048), (3, 3, 20, 2, 64, 98304)]
+INTEL = [
+    (1, 1, 12, 1, 64, 64),
+    (2, 1, 8, 1, 64, 64),
+    (3, 2, 16, 1, 64, 2048),
+    (3, 3, 20, 2, 64, 98304),
+]
 AMD = [(1, 1, 8, 1, 64, 64), (2, 1, 8, 1, 64, 64), (3, 2, 8, 1, 64, 2048), (3, 3, 16, 1, 64, 32768)]
 
 
@@ -114,8 +123,9 @@ def _sysfs(root: Path, *caches: tuple[str, int, str, int, int]) -> Path:
     for i, (kind, level, size, line, ways) in enumerate(caches):
         folder = root / f"index{i}"
         folder.mkdir()
-        for name, value in (("type", kind), ("level", level), ("size", size),
-                            ("coherency_line_size", line), ("ways_of_associativity", ways)):  # fmt: skip
+        files = {"type": kind, "level": level, "size": size, "coherency_line_size": line,
+                 "ways_of_associativity": ways}  # fmt: skip
+        for name, value in files.items():
             (folder / name).write_text(f"{value}\n")
     return root
 
@@ -171,7 +181,8 @@ def test_quota_of_cgroups(
 
 
 @pytest.mark.parametrize(
-    "quota, period, cpus", [("-1", "100000", 8), ("250000", "100000", 3), ("10", "100000", 1), ("x", "1", 8)]
+    "quota, period, cpus",
+    [("-1", "100000", 8), ("250000", "100000", 3), ("10", "100000", 1), ("x", "1", 8)],
 )  # fmt: skip
 def test_quota_of_old_cgroups(
     quota: str, period: str, cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -257,7 +268,9 @@ def test_source_of_b() -> None:
         plan = make_plan(p, context())
         assert plan.spec.b is source
         _because(plan, words)
-        assert (plan.workspace_b > 0) == ("P" not in str(p.b) and source is BSource.PACKED and p.b is not None)
+        assert (plan.workspace_b > 0) == (
+            "P" not in str(p.b) and source is BSource.PACKED and p.b is not None
+        )
 
 
 def test_the_threshold_of_packing_b_is_a_knob() -> None:
@@ -292,8 +305,12 @@ def test_packing_of_a() -> None:
 def test_where_sums_rest() -> None:
     beta = Epilogue(beta=True)
 
-    def direct(k: int, *, in_place: bool = False, c: Operand | None = None, orders: str = "CCC") -> bool:
-        p = problem(50, 60, k, orders=orders, epilogue=beta, in_place=in_place, c=c or Operand(240, 4))
+    def direct(
+        k: int, *, in_place: bool = False, c: Operand | None = None, orders: str = "CCC"
+    ) -> bool:
+        p = problem(
+            50, 60, k, orders=orders, epilogue=beta, in_place=in_place, c=c or Operand(240, 4)
+        )
         plan = make_plan(p, context())
         assert plan.direct or plan.blocking.slices == 1
         return plan.direct
@@ -320,7 +337,7 @@ def test_threads_follow_the_work() -> None:
 
 def test_impossible_scratch() -> None:
     for p in (problem(40, 3, 2**55, orders="CFC"), problem(3, 3, 2**56), problem(40, 3, 2**60)):
-        with pytest.raises(MemoryError, match="^jitgemm: workspace: m=.*bytes of scratch"):
+        with pytest.raises(MemoryError, match=r"^jitgemm: workspace: m=.*bytes of scratch"):
             make_plan(p, context())
 
 
@@ -390,7 +407,9 @@ def check_plan(plan: GemmPlan) -> None:
         (packing if t.packing else work).append(t)
 
     # Each (rows, cols, depth) cell once; cells are grids, so one axis at a time will do.
-    cells = Counter((t.rows, t.cols, t.depth) for t in work if t.rows[0] < t.rows[1] and t.cols[0] < t.cols[1])
+    cells = Counter(
+        (t.rows, t.cols, t.depth) for t in work if t.rows[0] < t.rows[1] and t.cols[0] < t.cols[1]
+    )
     assert all(count == 1 for count in cells.values())
     area = sum((r1 - r0) * (c1 - c0) for (r0, r1), (c0, c1), _ in cells)
     assert area == p.m * p.n * b.slices
@@ -442,7 +461,9 @@ def check_plan(plan: GemmPlan) -> None:
     assert plan.workspace_bytes == plan.workspace_b + plan.threads * plan.workspace_a_stride
 
 
-sizes = st.one_of(st.integers(1, 80), st.integers(81, 2500), st.sampled_from([512, 513, 1024, 1025]))
+sizes = st.one_of(
+    st.integers(1, 80), st.integers(81, 2500), st.sampled_from([512, 513, 1024, 1025])
+)
 
 
 @settings(deadline=None, max_examples=400, database=None)
@@ -480,7 +501,8 @@ def test_packed_rows_of_a_fit_into_their_scratch(isa: Isa, orders: str) -> None:
         ("row_chunks", -1), ("rows_per_chunk", -1), ("rows_per_chunk", 1), ("col_chunks", -1),
         ("cols_per_chunk", -1), ("cols_per_chunk", -32), ("slices", -1), ("slices", 1),
         ("depth_per_slice", 1), ("depth_per_slice", -512), ("cols_per_block", -32),
-        ("pack_chunks", -1), ("pack_cols", -32), ("pack_cols", 1), ("tile_rows", 1), ("depth_step", 7),
+        ("pack_chunks", -1), ("pack_cols", -32), ("pack_cols", 1), ("tile_rows", 1),
+        ("depth_step", 7),
     ],
 )  # fmt: skip
 def test_the_checker_sees_gaps_and_overlaps(field: str, change: int) -> None:
@@ -494,4 +516,6 @@ def test_the_checker_sees_gaps_and_overlaps(field: str, change: int) -> None:
 
 
 def test_same_problem_same_plan() -> None:
-    assert make_plan(problem(300, 400, 1100), context(4)) == make_plan(problem(300, 400, 1100), context(4))
+    assert make_plan(problem(300, 400, 1100), context(4)) == make_plan(
+        problem(300, 400, 1100), context(4)
+    )

@@ -57,7 +57,9 @@ def test_bad_values_warn_once_and_are_ignored(
         assert environment(name) == knob.default
 
 
-def test_a_warning_for_one_variable_does_not_silence_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_for_one_variable_does_not_silence_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("spin_us", "gil_flops"):
         monkeypatch.setenv(KNOBS[name].variable, "junk")
         with pytest.warns(JitGemmWarning, match=KNOBS[name].variable):
