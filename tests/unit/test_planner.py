@@ -194,6 +194,23 @@ def test_quota_of_old_cgroups(
     assert usable_cpus(tmp_path) == cpus
 
 
+@pytest.mark.parametrize(
+    "outer, inner, cpus",
+    [("max 100000", "200000 100000", 2), ("300000 100000", "max 100000", 3),
+     ("100000 100000", "400000 100000", 1), ("max 100000", "max 100000", 8)],
+)  # fmt: skip
+def test_quota_of_nested_cgroups(
+    outer: str, inner: str, cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    own, listing = tmp_path / "system.slice" / "job.service", tmp_path / "listing"
+    own.mkdir(parents=True)
+    (own.parent / "cpu.max").write_text(outer)
+    (own / "cpu.max").write_text(inner)
+    listing.write_text("0::/system.slice/job.service\n")
+    assert usable_cpus(tmp_path, listing) == cpus
+
+
 def test_affinity_and_platforms_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
     assert usable_cpus(tmp_path) == 2

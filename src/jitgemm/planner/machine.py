@@ -97,8 +97,19 @@ def detect(cpuid: Cpuid | None = None) -> Machine:
     return caches_from_sysfs() or _ASSUMED
 
 
+def _own_groups(root: Path, listing: Path) -> list[Path]:
+    """This process's control group and all above it, innermost first; the root where unknown."""
+    try:
+        lines = listing.read_text().splitlines()
+    except OSError:
+        return [root]
+    own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
+    group = root / own
+    return [group, *group.parents[: len(Path(own).parts)]]
+
+
 def _cgroup_quota(root: Path) -> int | None:
-    """Processors the control group allows, rounded up; ``None`` where it sets no limit."""
+    """Processors one control group allows, rounded up; ``None`` where it sets no limit."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
         if quota != "max":
@@ -115,8 +126,10 @@ def _cgroup_quota(root: Path) -> int | None:
     return None
 
 
-def usable_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Processors this process may use: affinity, then the control group's quota."""
+def usable_cpus(
+    cgroup: Path = Path("/sys/fs/cgroup"), listing: Path = Path("/proc/self/cgroup")
+) -> int:
+    """Processors this process may use: affinity, then the quotas of its control groups."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_quota(cgroup)
-    return max(1, cpus if quota is None else min(cpus, quota))
+    quotas = [_cgroup_quota(group) for group in _own_groups(cgroup, listing)]
+    return max(1, min([cpus, *(q for q in quotas if q is not None)]))

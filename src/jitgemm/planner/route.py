@@ -24,8 +24,8 @@ _ALIGN = 64
 _PAGE = 4096
 # No machine addresses more than 2**47 bytes of its own.
 _MAX_BYTES = 1 << 47
-# Two multiply-adds per cycle, four cycles of latency each.
-_SUMS_TO_HIDE_LATENCY = 8
+# Two multiply-adds per cycle, four cycles of latency each, and half as many to spare.
+_SUMS_TO_HIDE_LATENCY = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +160,10 @@ def _packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA,
         way = max(l1.line, l1.size // l1.ways)
         # Rows whose distance is a multiple of the way size share sets: met at every depth step,
         # they must leave room for B and D.  Lower tiles cost less than a copy while enough sums
-        # remain to hide the latency of a multiply-add (t10 in place 96-100 %, copied rows 94 %, at
-        # 1024 f32).
+        # remain to hide the latency of a multiply-add (f32 at 1024, 12 ways: 8 and 10 rows in place
+        # 97 %, rows copied 94 %; f64 at 2048: 8 rows 98 %, 10 rows 96 %; Zen 5, 2026-11-30).
         sets = max(1, way // math.gcd(row, way))
-        fit = (l1.ways - 2) * sets
+        fit = (l1.ways - 4) * sets
         if fit < mr and fit * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY:
             return PackA.INPLACE, fit, f"A: read in place, {fit} rows at a time share L1 sets"
         if fit < mr:
