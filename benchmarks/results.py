@@ -143,6 +143,43 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
+def pinned(isa: str) -> list[str]:
+    """Square products of a narrower instruction set against its own register-only loop."""
+    lines = [
+        "| | gemm | plan | prepacked plan | loop | best of the loop |",
+        "|---|---|---|---|---|---|",
+    ]
+    for dtype in ("f32", "f64"):
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "bench.json"
+            command = [sys.executable, "-m", "jitgemm", "bench", "--dtype", dtype, "--threads", "1"]
+            command += ["--shapes", "512x512x512,1024x1024x1024,2048x2048x2048", "--prepacked"]
+            env = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS")}
+            subprocess.run(
+                [*command, "--json", str(output)],
+                env=env | {"JITGEMM_ISA": isa}, check=True, capture_output=True,
+            )  # fmt: skip
+            measured = json.loads(output.read_text())
+        names = ("gemm", "plan", "plan_prepacked")
+        for row in measured["results"]:
+            speeds = [row["variants"][name]["gflops"] for name in names]
+            loop, shape = row["loop_gflops"], f"{row['m']}x{row['k']}x{row['n']}"
+            cells = " | ".join(f"{x:.1f}" for x in speeds)
+            share = f"{100 * max(speeds) / loop:.0f} %"
+            lines.append(f"| {dtype} {shape} | {cells} | {loop:.1f} | {share} |")
+    return lines
+
+
+def script(name: str) -> list[str]:
+    """The output of another benchmark of this folder."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS")}
+    path = Path(__file__).with_name(name)
+    done = subprocess.run(
+        [sys.executable, str(path)], env=env, check=True, capture_output=True, text=True
+    )
+    return [f"From `benchmarks/{name}`.", "", *done.stdout.rstrip().splitlines()]
+
+
 def machine() -> str:
     """One line about where this was measured."""
     model = platform.processor()
@@ -182,7 +219,7 @@ def main() -> None:
     weights = WEIGHTS[:3] if options.quick else WEIGHTS
     suites = [
         ("Square, f32", [Case("f4", (n, n, n), prepacked=True) for n in squares]),
-        ("Square, f64", [Case("f8", (n, n, n)) for n in squares]),
+        ("Square, f64", [Case("f8", (n, n, n), prepacked=True) for n in squares]),
         ("Fixed weights (B prepacked), f32", [Case("f4", s, prepacked=True) for s in weights]),
         ("Fixed weights with bias and relu, f32",
          [Case("f4", s, prepacked=True, relu=True) for s in FUSED]),
@@ -208,6 +245,11 @@ def main() -> None:
                 progress=lambda row: print(row.case, row.gflops, f"{row.ratio:.2f}", flush=True),
             )  # fmt: skip
             parts += [f"## {title}, {threads} thread(s), GFLOP/s", "", *table(rows), ""]
+    if not options.quick:
+        parts += ["## Pinned AVX2, one thread, GFLOP/s", "", *pinned("avx2"), ""]
+        parts += ["## Depth block", "", *script("depth_block.py"), ""]
+        parts += ["## Register tiles", "", *script("tiles.py"), ""]
+        parts += ["## Thresholds", "", *script("knobs.py"), ""]
     options.output.write_text("\n".join(parts))
 
 

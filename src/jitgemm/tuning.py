@@ -43,11 +43,11 @@ KNOBS = {
     for knob in (
         _knob(
             "parallel_flops",
-            1_200_000,
+            500_000,
             0,
             "operations (2 m n k) per thread below which fewer threads are used",
-            "benchmarks/knobs.py, Zen 5 VM, 2 cores, 2026-11-30: two threads win from 1.8e6 up, by "
-            "1.2 at 2.8e6",
+            "benchmarks/knobs.py, Zen 5 VM, 2 cores, 2026-11-30: two threads are 1.2 times as fast "
+            "at 1.0e6 operations, 1.1 at 0.5e6",
         ),
         _knob(
             "gil_flops",

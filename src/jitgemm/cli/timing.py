@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from itertools import repeat
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 
 from jitgemm.planner.machine import usable_cpus
 
@@ -16,6 +16,10 @@ __all__ = ["busy", "ratio", "take_turns"]
 _TRIAL = 0.25
 # Load beyond the processors left over; ten seconds of two threads, just ended, count for 0.3.
 _TOLERATED_LOAD = 0.5
+
+# Threads of a BLAS keep spinning for some milliseconds after a product (OpenBLAS: 2**26 cycles) and
+# would take a processor from the contestant that comes next.
+_SETTLE = 0.03
 
 Call = Callable[[], object]
 Times = dict[str, list[float]]
@@ -57,6 +61,7 @@ def take_turns(
     names = list(contestants)
     for number in range(rounds):
         for name in reversed(names) if number % 2 else names:
+            sleep(_SETTLE)
             times[name].append(_per_call(contestants[name], calls[name]))
             advance()
     return times
