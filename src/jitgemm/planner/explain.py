@@ -42,7 +42,7 @@ def explain(plan: GemmPlan, machine: Machine) -> str:
             f" ({spec.tile.nr_regs} vectors of {spec.lanes}, {b.group} micropanel(s) at once)"
         ),
         (
-            f"blocking  rows {b.rows_per_chunk}, columns {b.cols_per_chunk},"
+            f"blocking  rows {min(b.rows_per_chunk, p.m)}, columns {min(b.cols_per_chunk, p.n)},"
             f" depth {b.depth_per_slice};"
             f" {b.blocks} column block(s), {b.slices} depth slice(s),"
             f" {b.row_chunks * b.col_chunks} chunk(s) each"
