@@ -54,14 +54,14 @@ KNOBS = {
             400_000,
             0,
             "operations above which the interpreter lock is released during the product",
-            "releasing costs 40-60 ns uncontended, 400,000 operations take 2 us at 200 GFLOP/s",
+            "estimate, not swept: releasing takes tens of ns uncontended, 400,000 operations 2 us",
         ),
         _knob(
             "spin_us",
             100,
             0,
             "how long an idle worker spins before it sleeps, in microseconds",
-            "a futex wake costs 5-50 us on a VM; back-to-back products arrive faster than that",
+            "estimate, not swept: about what waking a sleeper costs on a virtual machine",
         ),
         _knob(
             "rhs_pack_rows",
@@ -90,7 +90,7 @@ KNOBS = {
             4,
             1,
             "micropanels of B that must reuse a packed row of A",
-            "benchmarks/knobs.py, Zen 5 VM, 2026-11-30",
+            "estimate, not swept: copying an element costs about what using it in four panels does",
         ),
     )
 }

@@ -33,9 +33,9 @@ class ElementType:
         return self.name
 
 
-# depth_block = 512: 14x32 f32 tiles read B from L2 at 2 lines per 14 cycles, which both an Emerald
-# Rapids and a Zen 5 core hide completely, while 256 doubles the traffic of partial sums.  Measured
-# by `benchmarks/depth_block.py`; the table is in docs/adr/0003-accumulation-order.md.
+# depth_block = 512: 256 is 2 % slower in f32 and 4-5 % in f64 at 512 to 2048 squared, because sums pass
+# through D twice as often (`benchmarks/depth_block.py`, Zen 5, 2026-11-30; table in
+# benchmarks/RESULTS.md, decision in docs/adr/0003-accumulation-order.md).
 F32 = ElementType("f32", 4, "float", "f32", depth_block=512)
 F64 = ElementType("f64", 8, "double", "f64", depth_block=512)
 

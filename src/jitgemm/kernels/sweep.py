@@ -19,8 +19,7 @@ __all__ = ["SWEEP_ROWS", "sweep_function", "window"]
 
 SWEEP_ROWS = 2
 """Most rows of A: with three, tiles that share each load of B among rows are as fast."""
-# Rows of B side by side.  Fewer streams read memory more slowly (one core: 70 GB/s from L2 with
-# one stream, 120 with four); 16 were slower.
+# Rows of B side by side: 2 to 8 streams measured alike, 16 slower (Zen 5, 2026-11-30).
 _STREAMS = {32: 8, 16: 4}
 # Lines taken from a stream at a time: caches fetch pairs of them.  Software prefetches gain
 # nothing (4096 x 4096 f32, Zen 5, 2026-11-30: 20-22 GFLOP/s with and without; tiles 10-13).
