@@ -33,8 +33,8 @@ class ElementType:
         return self.name
 
 
-# depth_block = 512: 256 is 2 % slower in f32 and 4-5 % in f64 at 512 to 2048 squared, because sums pass
-# through D twice as often (`benchmarks/depth_block.py`, Zen 5, 2026-11-30; table in
+# depth_block = 512: 256 is 2 % slower in f32 and 4-5 % in f64 at 512 to 2048 squared, because sums
+# pass through D twice as often (`benchmarks/depth_block.py`, Zen 5, 2026-11-30; table in
 # benchmarks/RESULTS.md, decision in docs/adr/0003-accumulation-order.md).
 F32 = ElementType("f32", 4, "float", "f32", depth_block=512)
 F64 = ElementType("f64", 8, "double", "f64", depth_block=512)

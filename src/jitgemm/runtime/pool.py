@@ -20,7 +20,7 @@ from jitgemm.runtime.pool_code import POOL
 
 __all__ = ["Pool"]
 
-# One PAUSE takes about 40 ns on the cores this was written on (Zen 5: 64 cycles, Golden Cove: 140).
+# One PAUSE is taken to last 40 ns; it differs between cores (roughly 10 to 50 ns).
 _PAUSES_PER_US = 25
 
 
