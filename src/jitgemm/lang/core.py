@@ -15,7 +15,7 @@ element type (a scalar is a vector of one lane).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -301,6 +301,25 @@ class Kernel(ABC):
     @abstractmethod
     def op(self, name: str, *args: Vec) -> Vec:
         """An operation of the instruction set's table, lane by lane."""
+
+    @abstractmethod
+    def shuffle(self, a: Vec, b: Vec, lanes: Sequence[int]) -> Vec:
+        """Lanes of ``a`` (from 0) and ``b`` (from ``a.lanes``) in any order, fixed when generated.
+
+        The result has ``len(lanes)`` lanes.
+        """
+
+    @abstractmethod
+    def number(self, value: Int, element: ElementType) -> Vec:
+        """An integer as one element, rounded to nearest even."""
+
+    @abstractmethod
+    def steps(self, element: ElementType, lanes: int) -> Vec:
+        """The numbers 0, 1, 2, ... in the lanes."""
+
+    @abstractmethod
+    def literal(self, value: float, element: ElementType, lanes: int) -> Vec:
+        """A number known when generating, rounded to the element type, in every lane."""
 
     @abstractmethod
     def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -311,6 +311,24 @@ class InterpKernel(Kernel):
         if (result.dtype, result.shape) != (shape.handle.dtype, shape.handle.shape):
             raise LanguageError(f"{name}: its meaning changes {shape.element}x{shape.lanes}")
         return Vec(self, result, shape.element, shape.lanes)
+
+    def shuffle(self, a: Vec, b: Vec, lanes: Sequence[int]) -> Vec:
+        if (a.element, a.lanes) != (b.element, b.lanes) or a.lanes == 1 or len(lanes) == 1:
+            raise LanguageError("shuffle: operands of different shapes, or a scalar")
+        both = np.concatenate([a.handle, b.handle])
+        if not all(0 <= i < both.size for i in lanes):
+            raise LanguageError(f"shuffle: no such lanes among {both.size}: {tuple(lanes)}")
+        return Vec(self, both[list(lanes)], a.element, len(lanes))
+
+    def number(self, value: Int, element: ElementType) -> Vec:
+        return Vec(self, np.array([value.handle]).astype(dtype_of(element)), element, 1)
+
+    def steps(self, element: ElementType, lanes: int) -> Vec:
+        return Vec(self, np.arange(lanes).astype(dtype_of(element)), element, lanes)
+
+    def literal(self, value: float, element: ElementType, lanes: int) -> Vec:
+        with np.errstate(all="ignore"):
+            return Vec(self, np.full(lanes, value, dtype_of(element)), element, lanes)
 
     def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:  # noqa: ARG002
         return Mask(self, max(0, min(self.const(count).handle, lanes)), lanes)

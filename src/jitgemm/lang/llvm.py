@@ -8,7 +8,9 @@ checks that none survives in a hot loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ctypes
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -289,6 +291,32 @@ class LlvmKernel(Kernel):
         if row.declares:
             self.module.declare(row.declares.format(**holes))
         return Vec(self, result, shape.element, shape.lanes)
+
+    def shuffle(self, a: Vec, b: Vec, lanes: Sequence[int]) -> Vec:
+        if (a.element, a.lanes) != (b.element, b.lanes) or a.lanes == 1 or len(lanes) == 1:
+            raise LanguageError("shuffle: operands of different shapes, or a scalar")
+        v = self.vector_type(a.element, a.lanes)
+        order = ", ".join(f"i32 {i}" for i in lanes)
+        handle = self._let(
+            f"shufflevector {v} {a.handle}, {v} {b.handle}, <{len(lanes)} x i32> <{order}>"
+        )
+        return Vec(self, handle, a.element, len(lanes))
+
+    def number(self, value: Int, element: ElementType) -> Vec:
+        return Vec(self, self._let(f"sitofp i64 {value.handle} to {element.llvm}"), element, 1)
+
+    def steps(self, element: ElementType, lanes: int) -> Vec:
+        values = ", ".join(f"{element.llvm} {float(i)!r}" for i in range(lanes))
+        return Vec(self, "0.0" if lanes == 1 else f"<{values}>", element, lanes)
+
+    def literal(self, value: float, element: ElementType, lanes: int) -> Vec:
+        # Hexadecimal digits of a double, exactly representable in the type, as LLVM wants them.
+        rounded = value
+        if element.bytes == 4:
+            rounded = struct.unpack("f", bytes(ctypes.c_float(value)))[0]
+        text = f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
+        values = ", ".join([f"{element.llvm} {text}"] * lanes)
+        return Vec(self, text if lanes == 1 else f"<{values}>", element, lanes)
 
     def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:
         c = self.const(count)
