@@ -6,17 +6,19 @@ nanoseconds of overhead.
 """
 
 from jitgemm.api.config import get_num_threads, set_num_threads, show_config, threads
-from jitgemm.api.functions import gemm, matmul, prepack_rhs
+from jitgemm.api.functions import gemm, matmul
 from jitgemm.api.plans import Plan, plan
+from jitgemm.api.prepack import prepack_lhs, prepack_rhs
 from jitgemm.errors import IsaError, JitGemmWarning
 from jitgemm.runtime.memory import Workspace
-from jitgemm.runtime.packed import PackedRhs
+from jitgemm.runtime.packed import PackedLhs, PackedRhs
 
 __version__ = "0.1.0"
 
 __all__ = [
     "IsaError",
     "JitGemmWarning",
+    "PackedLhs",
     "PackedRhs",
     "Plan",
     "Workspace",
@@ -24,6 +26,7 @@ __all__ = [
     "get_num_threads",
     "matmul",
     "plan",
+    "prepack_lhs",
     "prepack_rhs",
     "set_num_threads",
     "show_config",

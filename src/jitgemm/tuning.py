@@ -79,6 +79,13 @@ KNOBS = {
             "half a page: shorter rows end before a prefetcher has caught on",
         ),
         _knob(
+            "rhs_turn_rows",
+            4,
+            0,
+            "rows of A up to which a B with contiguous columns is turned in registers, not packed",
+            "to be measured",
+        ),
+        _knob(
             "lhs_pack_stride",
             2048,
             1,

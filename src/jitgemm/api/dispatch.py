@@ -19,12 +19,12 @@ import numpy as np
 from jitgemm.api.product import Product
 from jitgemm.kernels.job import JOB
 from jitgemm.planner.route import make_plan
-from jitgemm.runtime.driver import Executable, Span, scalar_slot
+from jitgemm.runtime.driver import Executable, Span
 from jitgemm.runtime.engine import engine, knob, record_array
 from jitgemm.runtime.entry_code import B_BUFFER, B_HANDLE, B_MATRIX, PLAN
-from jitgemm.runtime.packed import PackedRhs, element_dtype
+from jitgemm.runtime.packed import PackedLhs, PackedRhs, element_dtype
 
-__all__ = ["Entry", "bind", "entries", "key_of", "planned", "remember"]
+__all__ = ["Entry", "bind", "enters", "entries", "key_of", "planned", "remember"]
 
 Entry = Callable[..., Any]
 _KEPT = 1024
@@ -44,12 +44,19 @@ def _not_implemented(*_: object) -> Any:
     return NotImplemented
 
 
-def key_of(a: Any, b: Any, out: Any, c: Any, options: tuple[Any, ...]) -> tuple[Any, ...]:
+def key_of(
+    a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, ...]
+) -> tuple[Any, ...]:
     """What decides the plan of a call.  Raises ``AttributeError`` for things without a shape."""
-    second = b.isa if type(b) is PackedRhs else b.strides
+    # A handle carries its own conjugation.
+    second = (b.isa, b.conj) if type(b) is PackedRhs else b.strides
+    c, bias = others
+    # Types of factors too: a Fraction equals a float but is not accepted.
     return (
         a.shape, a.strides, a.dtype, b.shape, second, b.dtype, out.shape, out.strides,
-        None if c is None else (c.shape, c.strides, c.dtype, c is out), options,
+        None if c is None else (c.shape, c.strides, c.dtype, c is out),
+        None if bias is None else (bias.shape, bias.dtype),
+        type(options[1]), type(options[2]), options,
     )  # fmt: skip
 
 
@@ -58,11 +65,15 @@ def planned(product: Product, target: np.ndarray, threads: int) -> Executable:
     return Executable(make_plan(product.problem(target), engine().context(threads)))
 
 
+def enters(product: Product) -> bool:
+    """Whether generated entries can take operands like these."""
+    return product.usual and engine().native and not isinstance(product.a, PackedLhs)
+
+
 def remember(key: tuple[Any, ...], product: Product, threads: int) -> None:
     """Leave an entry for calls like this one, if generated code can take them."""
     target, copied = product.target()
-    unusual = copied or product.converted or not engine().native
-    if unusual or not (product.m and product.n):
+    if copied or not (enters(product) and product.m and product.n):
         return
     executable = planned(product, target, threads)
     entry = bind(product, target, executable, _not_implemented, bound=False)
@@ -91,20 +102,20 @@ def bind(
         bound: the entry is for this very bias, C and prepacked handle, and takes ``(a, b, out)``.
             Otherwise it takes ``(a, b or packed storage, out, bias or None, C or None)``.
     """
-    e, size, gp = engine(), product.element.bytes, executable.plan
+    e, unit, gp = engine(), product.dtype.itemsize, executable.plan
     table = record_array(PLAN.slots).view(_Table)
     packed = isinstance(product.b, PackedRhs)
     values = {
         "array_type": id(np.ndarray),
         # NumPy's own instance for the type, which never dies; other instances take the long way.
-        "descr": id(element_dtype(product.element)),
+        "descr": id(element_dtype(*product.number)),
         "slow": id(slow),
         "none": id(None),
         "arguments": 3 if bound else 5,
         "b_kind": (B_HANDLE if bound else B_BUFFER) if packed else B_MATRIX,
         "handle": id(product.b) if packed and bound else 0,
         "has_bias": int(product.bias is not None),
-        "bias_high": 0 if product.bias is None else product.bias.nbytes,
+        "bias_high": 0 if product.bias is None else product.n * unit,
         "has_c": int(product.c is not None),
         "in_place": int(gp.problem.in_place),
         "swapped": int(gp.swapped),
@@ -116,6 +127,7 @@ def bind(
         "scratch_bytes": gp.workspace_bytes,
         "scratch_a": gp.workspace_b,
     }
+    assert isinstance(product.a, np.ndarray)
     matrices = {"a": product.a, "d": target}
     if isinstance(product.b, PackedRhs):
         values["buffer_bytes"] = product.b.storage.nbytes
@@ -124,7 +136,7 @@ def bind(
     if product.c is not None:
         matrices["c"] = product.c
     for name, x in matrices.items():
-        span = Span.of(0, (x.shape[0], x.shape[1]), (x.strides[0], x.strides[1]), size)
+        span = Span.of(0, (x.shape[0], x.shape[1]), (x.strides[0], x.strides[1]), unit)
         parts = (*x.shape, *x.strides, span.low, span.high)
         for part, value in zip(("rows", "cols", "row", "col", "low", "high"), parts, strict=True):
             values[f"{name}_{part}"] = value
@@ -135,8 +147,7 @@ def bind(
         for name, span in product.spans(target, executable).items():
             if name in ("packed", "c", "bias"):
                 job[JOB.slot(name)] = span.address
-    scalars = (product.alpha, product.beta)
-    job[JOB.slot("alpha")], job[JOB.slot("beta")] = (scalar_slot(x, size) for x in scalars)
+    product.factors(executable).write(job, gp.spec)
     start = PLAN.slot("job_0")
     table[start : start + JOB.slots] = job
     e.scratch.reserve(gp.workspace_bytes)

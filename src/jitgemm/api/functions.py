@@ -1,4 +1,4 @@
-"""The public products: ``gemm``, ``matmul``, ``prepack_rhs``."""
+"""The public products: ``gemm`` and ``matmul``."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ import numpy as np
 
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import entries, key_of, remember
-from jitgemm.api.operands import Array, check_output, element_of, matrix, native, new_result
+from jitgemm.api.operands import Array, check_output, new_result, number_of
 from jitgemm.api.product import Options, Product
 from jitgemm.errors import message
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.jit import compiler
-from jitgemm.kernels.job import JOB
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 from jitgemm.runtime import numpy_abi
-from jitgemm.runtime.driver import Span, run_pack, scalar_slot
+from jitgemm.runtime.driver import scalar_slot
 from jitgemm.runtime.engine import engine, record_array
 from jitgemm.runtime.entry_code import SMALL
 from jitgemm.runtime.memory import Workspace
-from jitgemm.runtime.packed import PackedRhs, element_dtype, layout_for
+from jitgemm.runtime.packed import PackedRhs, element_dtype
 
-__all__ = ["batched_shape", "covers", "gemm", "matmul", "prepack_rhs"]
+__all__ = ["batched_shape", "covers", "gemm", "matmul"]
 
 # Up to this size a product needs no plan: one chunk, both operands read in place.  At 64^3 the work
 # (2 us) begins to pay for planning.
@@ -40,111 +39,93 @@ def gemm(
     c: object = None,
     out: Array | None = None,
     bias: object = None,
-    activation: str | None = None,
+    activation: object = None,
+    epilogue: Callable[[Any, Any, Any], Any] | None = None,
+    conj_a: bool = False,
+    conj_b: bool = False,
     threads: int | None = None,
     workspace: Workspace | None = None,
+    reproducible: str = "default",
+    backend: str = "jit",
 ) -> Array:
-    """``act(alpha * a @ b + beta * c + bias)`` for two matrices, in one pass.
+    """``f(alpha * a @ b + beta * c + bias)`` for matrices or stacks of them, in one pass.
 
     Args:
-        a: ``(m, k)``, float32 or float64, any strides.
-        b: ``(k, n)`` of the same type, or a handle from :func:`prepack_rhs`.
-        alpha: a real number.  With ``alpha == 0`` neither A nor B is read.
-        beta: a real number.  With ``beta == 0`` C is never read.
-        c: ``(m, n)`` of the same type; needed if ``beta != 0``.
-        out: ``(m, n)`` array for the result; may be ``c`` itself.  If it shares memory with another
-            operand the result is computed aside and copied.
-        bias: ``(n,)``, one number per column.
-        activation: ``None`` or ``"relu"``.
+        a: ``(..., m, k)``, float32, float64, complex64 or complex128, any strides and byte order;
+            or a handle from :func:`prepack_lhs`.
+        b: ``(..., k, n)`` of the same type, or a handle from :func:`prepack_rhs`.
+        alpha: a number, real unless the type is complex.  With ``alpha == 0`` neither A nor B is
+            read.
+        beta: likewise.  With ``beta == 0`` C is never read.
+        c: ``(..., m, n)`` of the same type; needed if ``beta != 0``.
+        out: array for the result; may be ``c`` itself.  If it shares memory with another operand
+            the result is computed aside and copied.
+        bias: ``()``, ``(n,)`` (one number per column), ``(m, 1)`` (one per row) or ``(m, n)``.
+        activation: ``None``, ``"relu"``, ``"sigmoid"``, ``"tanh"``, ``"gelu"``, ``"gelu_tanh"``,
+            ``"silu"``, ``"hardswish"``, :func:`leaky_relu` or :func:`clip`.
+        epilogue: a function ``f(v, row, col)`` of an element and its indices, written with
+            operators and :mod:`jitgemm.math`; applied after the activation.
+        conj_a: use the complex conjugate of ``a``.
+        conj_b: use the complex conjugate of ``b``.
         threads: at most this many threads; default :func:`get_num_threads`.
         workspace: scratch to reuse between calls.
+        reproducible: ``"default"``: the same bits for any threads, layouts and packing;
+            ``"strict"``: also for a row whatever ``m`` is, at some cost for dot products.
+        backend: ``"jit"``, or ``"blas"`` for SciPy's or NumPy's BLAS.
 
     Returns:
         ``out``, or a new C-contiguous array.
 
     Raises:
         TypeError: an element type that is not supported, or types that differ; an argument of
-            another kind than named above.
+            another kind than named above; a function that cannot be traced.
         ValueError: shapes that do not fit, a read-only or self-overlapping ``out``, ``beta``
             without ``c``, an unknown ``activation``, ``threads`` not between 1 and 1024, a handle
             packed for another instruction set.
         MemoryError: scratch beyond the address space.
         IsaError: ``JITGEMM_ISA`` names a set that is unknown or that this machine lacks.
     """
-    # Types too: a Fraction equals a float but is not accepted.
-    kinds = (type(alpha), type(beta), bias is None)
-    options = (alpha, beta, kinds, activation, resolve_threads(threads))
-    if workspace is not None:
-        given = Options(alpha, beta, c, bias, activation, workspace)
-        return Product(a, b, out, given).run(options[-1])
-    return _gemm(a, b, out, (bias, c), options)
+    options = (alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend)
+    return _gemm(a, b, out, (c, bias), options, resolve_threads(threads))
 
 
 def _gemm(
-    a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, Any, Any, Any, int]
+    a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, ...], count: int
 ) -> Array:
     """A product through the entry an earlier call like it has left, or in full."""
-    target, (bias, c) = out, others
-    try:
-        if out is None:
-            target = np.empty((a.shape[0], b.shape[1]), a.dtype)
-        key = key_of(a, b, target, c, options)
-        entry = entries.get(key)
-    except (AttributeError, IndexError, TypeError, ValueError, MemoryError):
-        # Not arrays, or nothing that could be a result: the long way words the error.
-        key, entry = (), None
+    target, (c, bias) = out, others
+    key: tuple[Any, ...] = ()
+    entry = None
+    if not any(options[5:7]):
+        # A function is traced anew by each call, as what it refers to may have changed.
+        try:
+            if out is None:
+                target = np.empty((a.shape[0], b.shape[1]), a.dtype)
+            key = key_of(a, b, target, others, (count, *options))
+            entry = entries.get(key)
+        except (AttributeError, IndexError, TypeError, ValueError, MemoryError):
+            # Not arrays, or nothing that could be a result: the long way words the error.
+            key = ()
     if entry is not None:
         right = b.storage if type(b) is PackedRhs else b
         result = entry(a, right, target, bias, c)
         if result is not NotImplemented:
             return result  # type: ignore[no-any-return]
-    alpha, beta, _, activation, count = options
-    product = Product(a, b, out, Options(alpha, beta, c, bias, activation))
+    given = Options(*options)
+    given.c, given.bias = c, bias
+    product = Product(a, b, out, given)
     if key and entry is None:
         remember(key, product, count)
     return product.run(count)
 
 
-def prepack_rhs(b: object) -> PackedRhs:
-    """Pack a right operand once, for many products.
-
-    Args:
-        b: ``(k, n)`` float32 or float64, any strides.
-
-    Returns:
-        A read-only snapshot to pass as ``b``; results equal those of the plain call bit for bit.
-
-    Raises:
-        TypeError, ValueError: ``b`` is not such a matrix.
-        MemoryError: there is no room for the packed form.
-        IsaError: as :func:`gemm`.
-    """
-    if isinstance(b, PackedRhs):
-        return b
-    source = native(matrix("b", b))
-    k, n = source.shape
-    element = element_of(source.dtype)
-    assert element is not None
-    isa = engine().isa
-    spec = GemmSpec(element, isa, tile_for(element, isa), BSource.PACKED, Epilogue())
-    layout = layout_for(spec, k, n)
-    handle, where = PackedRhs.allocate(layout, isa.name)
-    if k and n:
-        job = record_array(JOB.slots)
-        at = int(source.__array_interface__["data"][0])
-        job[JOB.slot("b")] = at
-        job[JOB.slot("b_row")], job[JOB.slot("b_col")] = source.strides
-        job[JOB.slot("panel_stride")] = k * spec.panel_row
-        strides = (source.strides[0], source.strides[1])
-        run_pack(spec, job, Span(where, 0, layout.nbytes),
-                 Span.of(at, (k, n), strides, element.bytes), (k, n))  # fmt: skip
-    return handle
+_PLAIN = (1, 0, None, False, False, None, None, "default", "jit")
 
 
 def covers(x1: Array, x2: Array) -> bool:
     """Whether :func:`matmul` does this product itself."""
-    element = element_of(x1.dtype)
-    return element is not None and element is element_of(x2.dtype)
+    number = number_of(x1.dtype)
+    return number is not None and number == number_of(x2.dtype)
 
 
 def batched_shape(x1: Array, x2: Array) -> tuple[int, ...]:
@@ -180,7 +161,7 @@ def _matmul_slow(x1: Any, x2: Any, out: Any = None, threads: object = None) -> A
     count = resolve_threads(threads)
     if left.ndim == 2 and right.ndim == 2:
         batched_shape(left, right)
-        return _gemm(left, right, out, (None, None), (1, 0, None, None, count))
+        return _gemm(left, right, out, (None, None), _PLAIN, count)
     shape = batched_shape(left, right)
     dtype = left.dtype.newbyteorder("=")
     if out is not None:

@@ -10,43 +10,67 @@ from numpy.typing import NDArray
 from jitgemm.errors import message
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.kernels.spec import Activation
-from jitgemm.runtime.packed import PackedRhs
+from jitgemm.runtime.packed import Packed
 
 __all__ = [
-    "Array", "activation_of", "check_output", "element_of", "matrix", "native", "new_result",
-    "overlaps_itself", "scalar",
+    "Array", "Number", "activation_of", "check_output", "check_type", "describe", "factor", "flag",
+    "native", "new_result", "number_of", "operand", "overlaps_itself", "scalar",
 ]  # fmt: skip
 
 Array = NDArray[Any]
 
-_ELEMENTS: dict[np.dtype, ElementType] = {np.dtype(np.float32): F32, np.dtype(np.float64): F64}
+Number = tuple[ElementType, int]
+"""An element type as the planner knows it: the type of its reals, and how many there are."""
+
+_NUMBERS: dict[np.dtype, Number] = {
+    np.dtype(np.float32): (F32, 1),
+    np.dtype(np.float64): (F64, 1),
+    np.dtype(np.complex64): (F32, 2),
+    np.dtype(np.complex128): (F64, 2),
+}
 
 
-def element_of(dtype: np.dtype) -> ElementType | None:
-    """The element type of a NumPy type in either byte order; ``None`` if not supported."""
-    known = _ELEMENTS.get(dtype)
+def number_of(dtype: np.dtype) -> Number | None:
+    """The planner's name of a NumPy type in either byte order; ``None`` if not supported."""
+    known = _NUMBERS.get(dtype)
     if known is None and not dtype.isnative:
-        return _ELEMENTS.get(dtype.newbyteorder("="))
+        return _NUMBERS.get(dtype.newbyteorder("="))
     return known
 
 
-def describe(x: Array | PackedRhs) -> str:
+def describe(x: Array | Packed) -> str:
     """Shape and type, for messages."""
     return f"shape {tuple(x.shape)} {x.dtype}"
 
 
-def matrix(operand: str, x: object) -> Array:
-    """``x`` as a two-dimensional float32 or float64 array (no copy of an array).
+_TYPES = "float32, float64, complex64 or complex128 elements"
+
+
+def operand(name: str, x: object) -> Array:
+    """``x`` as an array of a supported type (no copy of an array).
 
     Raises:
-        TypeError: another element type.  ValueError: not two-dimensional.
+        TypeError: another element type.
+        ValueError: fewer than two dimensions.
     """
     array = np.asarray(x)
-    if element_of(array.dtype) is None:
-        raise TypeError(message(operand, "float32 or float64 elements", array.dtype))
-    if array.ndim != 2:
-        raise ValueError(message(operand, "a matrix (2 dimensions)", f"{array.ndim} dimensions"))
+    if number_of(array.dtype) is None:
+        raise TypeError(message(name, _TYPES, array.dtype))
+    if array.ndim < 2:
+        raise ValueError(
+            message(name, "a matrix (2 or more dimensions)", f"{array.ndim} dimensions")
+        )
     return array
+
+
+def check_type(name: str, dtype: np.dtype, like: np.dtype) -> None:
+    """Make sure an operand has the element type of ``a``.
+
+    Raises:
+        TypeError: it has another.
+    """
+    if number_of(dtype) != number_of(like):
+        raise TypeError(message(name, f"{like} elements like a", dtype))
 
 
 def native(x: Array) -> Array:
@@ -57,7 +81,7 @@ def native(x: Array) -> Array:
     return np.broadcast_to(once.astype(x.dtype.newbyteorder("=")), x.shape)
 
 
-def scalar(operand: str, value: object) -> float:
+def scalar(name: str, value: object) -> float:
     """A real number.
 
     Raises:
@@ -70,10 +94,33 @@ def scalar(operand: str, value: object) -> float:
         try:
             return float(value)
         except OverflowError:
-            raise ValueError(
-                message(operand, "a number a double can hold", "a larger one")
-            ) from None
-    raise TypeError(message(operand, "a real number", type(value).__name__))
+            raise ValueError(message(name, "a number a double can hold", "a larger one")) from None
+    raise TypeError(message(name, "a real number", type(value).__name__))
+
+
+def factor(name: str, value: object, parts: int) -> complex:
+    """A factor of a product: real, or complex if the product is.
+
+    Raises:
+        TypeError, ValueError: as :func:`scalar`.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    # Adding 0 turns -0 into +0: no product has no sign.
+    if parts == 2 and isinstance(value, (complex, np.complexfloating)):
+        return complex(value.real + 0.0, value.imag + 0.0)
+    return complex(scalar(name, value) + 0.0)
+
+
+def flag(name: str, value: object) -> bool:
+    """A truth value.
+
+    Raises:
+        TypeError: anything else.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(message(name, "True or False", type(value).__name__))
+    return bool(value)
 
 
 def activation_of(name: object) -> Activation:
@@ -125,7 +172,7 @@ def new_result(shape: tuple[int, ...], dtype: np.dtype) -> Array:
         ) from e
 
 
-def check_output(operand: str, out: object, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+def check_output(name: str, out: object, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Make sure a result of ``shape`` and ``dtype`` can be written to ``out``.
 
     Raises:
@@ -133,13 +180,13 @@ def check_output(operand: str, out: object, shape: tuple[int, ...], dtype: np.dt
         ValueError: wrong shape, read-only, or overlapping itself.
     """
     if not isinstance(out, np.ndarray):
-        raise TypeError(message(operand, "a numpy array", type(out).__name__))
-    if element_of(out.dtype) is not element_of(dtype):
-        raise TypeError(message(operand, f"{dtype} elements", out.dtype))
+        raise TypeError(message(name, "a numpy array", type(out).__name__))
+    if number_of(out.dtype) != number_of(dtype):
+        raise TypeError(message(name, f"{dtype} elements", out.dtype))
     if out.shape != shape:
-        raise ValueError(message(operand, f"shape {shape}", f"shape {out.shape}"))
+        raise ValueError(message(name, f"shape {shape}", f"shape {out.shape}"))
     if not out.flags.writeable:
-        raise ValueError(message(operand, "a writable array", "a read-only one"))
+        raise ValueError(message(name, "a writable array", "a read-only one"))
     if overlaps_itself(out):
-        raise ValueError(message(operand, "elements of its own memory", "elements that overlap"))
+        raise ValueError(message(name, "elements of its own memory", "elements that overlap"))
     return out

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from jitgemm.api.config import resolve_threads
-from jitgemm.api.dispatch import bind, planned
+from jitgemm.api.dispatch import bind, enters, planned
 from jitgemm.api.functions import batched_shape, covers, matmul
-from jitgemm.api.operands import Array, element_of
+from jitgemm.api.operands import Array, number_of
 from jitgemm.api.product import Options, Product
 from jitgemm.errors import message
 from jitgemm.jit import compiler
@@ -18,7 +19,7 @@ from jitgemm.planner.explain import explain
 from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine
 from jitgemm.runtime.memory import Workspace
-from jitgemm.runtime.packed import PackedRhs
+from jitgemm.runtime.packed import Packed
 
 __all__ = ["Plan", "plan"]
 
@@ -29,18 +30,18 @@ class _Bound:
     def __init__(self, product: Product, options: Options, threads: int) -> None:
         self.options, self.threads = options, threads
         self.shapes = {"a": product.a.shape, "b": product.b.shape}
-        self.element, self.dtype = product.element, product.a.dtype
-        self.keep: list[Any] = [product.b, product.c, product.bias]
+        self.dtype = product.dtype
+        self.keep: list[Any] = [product.a, product.b, product.c, product.bias]
 
     def __call__(self, a: Any, b: Any, out: Array | None = None) -> Array:
         for name, x in (("a", a), ("b", b)):
-            shape = x.shape if isinstance(x, PackedRhs) else np.shape(x)
+            shape = x.shape if isinstance(x, Packed) else np.shape(x)
             if shape != self.shapes[name]:
                 raise ValueError(
                     message(name, f"shape {self.shapes[name]}, as planned", f"shape {shape}")
                 )
-            dtype = x.dtype if isinstance(x, PackedRhs) else np.asarray(x).dtype
-            if element_of(dtype) is not self.element:
+            dtype = x.dtype if isinstance(x, Packed) else np.asarray(x).dtype
+            if number_of(dtype) != number_of(self.dtype):
                 raise TypeError(message(name, f"{self.dtype} elements, as planned", dtype))
         return Product(a, b, out, self.options).run(self.threads)
 
@@ -99,9 +100,14 @@ def plan(
     beta: object = 0,
     c: object = None,
     bias: object = None,
-    activation: str | None = None,
+    activation: object = None,
+    epilogue: Callable[[Any, Any, Any], Any] | None = None,
+    conj_a: bool = False,
+    conj_b: bool = False,
     threads: int | None = None,
     workspace: Workspace | None = None,
+    reproducible: str = "default",
+    backend: str = "jit",
 ) -> Plan:
     """Plan a product for operands like these, to be called as ``p(a, b, out)``.
 
@@ -114,15 +120,22 @@ def plan(
         c: as for :func:`gemm`, and bound: each call reads it.
         bias: as for :func:`gemm`, and bound: each call reads it.
         activation: as for :func:`gemm`.
+        epilogue: as for :func:`gemm`; traced once.
+        conj_a: as for :func:`gemm`.
+        conj_b: as for :func:`gemm`.
         threads: as for :func:`gemm`.
         workspace: as for :func:`gemm`.
+        reproducible: as for :func:`gemm`.
+        backend: as for :func:`gemm`.
 
     Raises:
         TypeError, ValueError, MemoryError, IsaError: as :func:`gemm`.
     """
-    options = Options(alpha, beta, c, bias, activation, workspace)
+    options = Options(
+        alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend, c, bias
+    )
     count = resolve_threads(threads)
-    if options.plain and not isinstance(b, PackedRhs):
+    if options.plain and not (isinstance(a, Packed) or isinstance(b, Packed)):
         left, right = np.asarray(a), np.asarray(b)
         if not covers(left, right):
             note = f"delegated to numpy.matmul: {left.dtype} @ {right.dtype} has no kernel"
@@ -132,14 +145,12 @@ def plan(
             note = f"a loop of matrix products over the leading axes of {shape}"
             return _without_kernel(functools.partial(_delegate, count), note)
     product = Product(a, b, out, options)
-    # Foreign byte order and the like never reach generated code: plan for what will be run.
     target, copied = product.target()
     bound = _Bound(product, options, count)
     if not (product.m and product.n):
         return _without_kernel(bound, "an empty result: nothing is computed")
     executable = planned(product, target, count)
-    stays = not (copied or product.converted)
-    if not (engine().native and stays) or workspace is not None:
+    if copied or not enters(product) or workspace is not None:
         made = Plan(bound)
     else:
         made = Plan(bind(product, target, executable, bound, bound=True))

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from jitgemm.api.operands import (
     Array,
+    Number,
     activation_of,
     check_output,
+    check_type,
     describe,
-    element_of,
-    matrix,
+    factor,
+    flag,
     native,
     new_result,
-    scalar,
+    number_of,
+    operand,
 )
 from jitgemm.errors import message
-from jitgemm.isa.types import ElementType
-from jitgemm.kernels.spec import Epilogue
+from jitgemm.kernels.spec import Bias, Epilogue
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.planner.route import make_plan
-from jitgemm.runtime.driver import Executable, Span
+from jitgemm.runtime.driver import Executable, Scalars, Span
 from jitgemm.runtime.engine import engine
 from jitgemm.runtime.memory import Workspace
-from jitgemm.runtime.packed import PackedRhs
+from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs
 
 __all__ = ["Options", "Product", "executable_for"]
 
@@ -41,17 +43,25 @@ class Options:
 
     alpha: object = 1
     beta: object = 0
+    activation: object = None
+    conj_a: object = False
+    conj_b: object = False
+    epilogue: object = None
+    workspace: object = None
+    reproducible: object = "default"
+    backend: object = "jit"
     c: object = None
     bias: object = None
-    activation: object = None
-    workspace: Workspace | None = None
 
     @property
     def plain(self) -> bool:
         """Whether they ask for nothing but the product."""
-        others = (self.c, self.bias, self.activation, self.workspace)
-        scalars = (scalar("alpha", self.alpha), scalar("beta", self.beta))
-        return all(x is None for x in others) and scalars == (1.0, 0.0)
+        others = (self.c, self.bias, self.activation, self.epilogue, self.workspace)
+        same = (self.reproducible, self.backend) == ("default", "jit")
+        scalars = type(self.alpha) is int and type(self.beta) is int
+        numbers = scalars and (self.alpha, self.beta) == (1, 0)
+        flags = self.conj_a is False and self.conj_b is False
+        return numbers and flags and same and all(x is None for x in others)
 
 
 def _address(x: Array) -> int:
@@ -59,7 +69,7 @@ def _address(x: Array) -> int:
 
 
 def _operand(x: Array) -> Operand:
-    return Operand(x.strides[0], x.strides[1])
+    return Operand(x.strides[0], x.strides[1], not x.dtype.isnative)
 
 
 def executable_for(problem: Problem, threads: int) -> Executable:
@@ -75,137 +85,164 @@ def executable_for(problem: Problem, threads: int) -> Executable:
 
 
 class Product:
-    """``act(alpha * a @ b + beta * c + bias)`` for matrices, with every argument checked.
+    """``act(alpha * a @ b + beta * c + bias)`` for matrices, with every argument checked."""
 
-    ``converted`` tells whether some operand is a copy instead of the caller's own memory.
-    """
-
-    __slots__ = ("a", "alpha", "b", "beta", "bias", "c", "converted", "element", "epilogue", "k",
-                 "m", "n", "out", "workspace")  # fmt: skip
+    __slots__ = ("a", "b", "bias", "c", "dtype", "epilogue", "k", "m", "n", "number", "out",
+                 "scalars", "strict", "workspace")  # fmt: skip
 
     def __init__(self, a: object, b: object, out: object, options: Options) -> None:
-        left = matrix("a", a)
-        element = element_of(left.dtype)
-        assert element is not None
-        self.element: ElementType = element
-        self.converted = False
-        self.a = self._native(left)
-        self.b: Array | PackedRhs = b if isinstance(b, PackedRhs) else matrix("b", b)
-        if element_of(self.b.dtype) is not element:
-            raise TypeError(message("b", f"{self.a.dtype} elements like a", self.b.dtype))
+        self.a: Array | PackedLhs = a if isinstance(a, PackedLhs) else _matrix("a", a)
+        self.b: Array | PackedRhs = b if isinstance(b, PackedRhs) else _matrix("b", b)
+        self.dtype = self.a.dtype.newbyteorder("=")
+        number = number_of(self.dtype)
+        assert number is not None
+        self.number: Number = number
+        check_type("b", self.b.dtype, self.dtype)
         (self.m, self.k), (depth, self.n) = self.a.shape, self.b.shape
         if depth != self.k:
             raise ValueError(
                 message("b", f"{self.k} rows, because a has shape {self.a.shape}",
                         describe(self.b))
             )  # fmt: skip
-        if isinstance(self.b, np.ndarray):
-            self.b = self._native(self.b)
-        elif self.b.isa != engine().isa.name:
-            raise ValueError(
-                message("b", f"an operand packed for {engine().isa.name}", f"one for {self.b.isa}")
-            )
-        # Adding 0 turns -0 into +0: no product has no sign.
-        self.alpha, self.beta = (
-            scalar(name, getattr(options, name)) + 0.0 for name in ("alpha", "beta")
-        )
+        self._check_packed()
+        alpha, beta = (factor(x, getattr(options, x), number[1]) for x in ("alpha", "beta"))
+        conj_a, conj_b = flag("conj_a", options.conj_a), flag("conj_b", options.conj_b)
+        if isinstance(self.a, PackedLhs):
+            conj_a ^= self.a.conj
+        if isinstance(self.b, PackedRhs):
+            conj_b ^= self.b.conj
+        self.scalars = Scalars(alpha, beta, conj_a, conj_b)
         self.c = self._c(options.c)
-        self.bias = self._bias(options.bias)
+        self.bias, kind = self._bias(options.bias)
         activation = activation_of(options.activation)
         if options.workspace is not None and not isinstance(options.workspace, Workspace):
             raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))
         self.workspace = options.workspace
-        self.epilogue = Epilogue(self.c is not None, self.bias is not None, activation)
+        self.strict = _choice("reproducible", options.reproducible, ("default", "strict")) == 1
+        self.epilogue = Epilogue(self.c is not None, kind, activation)
         self.out = None
         if out is not None:
-            self.out = check_output("out", out, (self.m, self.n), self.a.dtype)
+            self.out = check_output("out", out, (self.m, self.n), self.dtype)
 
-    def _native(self, x: Array) -> Array:
-        result = native(x)
-        # The caller's later writes will not show in a copy.
-        self.converted |= result is not x
-        return result
+    def _check_packed(self) -> None:
+        packed = [(n, x) for n, x in (("a", self.a), ("b", self.b)) if isinstance(x, Packed)]
+        if len(packed) > 1:
+            raise TypeError(message("b", "an array, because a is prepacked", "a prepacked operand"))
+        for name, x in packed:
+            isa = engine().isa.name
+            if x.isa != isa:
+                raise ValueError(message(name, f"an operand packed for {isa}", f"one for {x.isa}"))
 
     def _c(self, c: object) -> Array | None:
         if c is None:
-            if self.beta != 0:
+            if self.scalars.beta != 0:
                 raise ValueError(message("c", "a matrix, because beta is not 0", "None"))
             return None
-        array = matrix("c", c)
-        if element_of(array.dtype) is not self.element:
-            raise TypeError(message("c", f"{self.a.dtype} elements like a", array.dtype))
+        array = _matrix("c", c)
+        check_type("c", array.dtype, self.dtype)
         if array.shape != (self.m, self.n):
             raise ValueError(message("c", f"shape {(self.m, self.n)}", f"shape {array.shape}"))
-        return self._native(array) if self.beta != 0 else None
+        return array if self.scalars.beta != 0 else None
 
-    def _bias(self, bias: object) -> Array | None:
+    def _bias(self, bias: object) -> tuple[Array | None, Bias]:
+        """The bias as a matrix that broadcasts, and along which axes it varies."""
         if bias is None:
-            return None
+            return None, Bias.NONE
         array = np.asarray(bias)
-        if element_of(array.dtype) is not self.element:
-            raise TypeError(message("bias", f"{self.a.dtype} elements like a", array.dtype))
-        if array.shape not in ((self.n,), (1, self.n)):
-            raise ValueError(
-                message("bias", f"shape ({self.n},), one per column", f"shape {array.shape}")
-            )
-        row = np.ascontiguousarray(self._native(array).reshape(self.n))
-        self.converted |= not np.may_share_memory(row, array)
-        return row
+        check_type("bias", array.dtype, self.dtype)
+        m, n = self.m, self.n
+        shapes = f"() or ({n},), one per column, ({m}, 1), one per row, or ({m}, {n})"
+        if array.ndim > 2:
+            raise ValueError(message("bias", f"shape {shapes}", f"shape {array.shape}"))
+        try:
+            wide = np.broadcast_to(array, (m, n))
+        except ValueError:
+            raise ValueError(message("bias", f"shape {shapes}", f"shape {array.shape}")) from None
+        down, across = wide.strides[0] != 0 and m > 1, wide.strides[1] != 0
+        if down and across and n > 1:
+            return wide, Bias.FULL
+        if across and not down:
+            return np.broadcast_to(wide[:1], (m, n)), Bias.COLUMN
+        # A row's number is broadcast as it is: it must be in this machine's byte order.
+        return np.broadcast_to(native(wide[:, :1]), (m, n)), Bias.ROW
+
+    @property
+    def usual(self) -> bool:
+        """Whether generated entries know operands like these."""
+        operands = (self.a, self.b, self.c, self.bias, self.out)
+        arrays = [x for x in operands if isinstance(x, np.ndarray)]
+        plain = self.bias is None or (
+            self.epilogue.bias is Bias.COLUMN and self.bias.strides[1] == self.dtype.itemsize
+        )
+        return plain and all(x.dtype.isnative for x in arrays)
 
     def target(self) -> tuple[Array, bool]:
         """Where the kernel writes, and whether that must be copied to ``out`` afterwards."""
-        shape, dtype = (self.m, self.n), self.a.dtype
-        out = self.out
+        shape, out = (self.m, self.n), self.out
         if out is None:
-            return new_result(shape, dtype), False
+            return new_result(shape, self.dtype), False
         plain = out.view(np.ndarray)
         inputs = [x for x in (self.a, self.b, self.bias) if isinstance(x, np.ndarray)]
         if self.c is not None and not self._in_place(plain):
             inputs.append(self.c)
-        clash = any(np.may_share_memory(plain, x) for x in inputs)
-        if clash or not out.dtype.isnative:
-            return new_result(shape, dtype), True
+        if any(np.may_share_memory(plain, x) for x in inputs):
+            return new_result(shape, self.dtype), True
         return plain, False
 
     def _in_place(self, target: Array) -> bool:
         c = self.c
-        return c is not None and c.strides == target.strides and _address(c) == _address(target)
+        if c is None or c.dtype != target.dtype:
+            return False
+        return c.strides == target.strides and _address(c) == _address(target)
 
     def problem(self, target: Array) -> Problem:
         """The product without its addresses."""
-        depth = self.k if self.alpha != 0 else 0
-        b, c = self.b, self.c
-        return Problem(
-            element=self.element,
+        nothing = Operand(0, 0)
+        problem = Problem(
+            element=self.number[0],
             m=self.m,
             n=self.n,
-            k=depth,
-            a=_operand(self.a),
-            b=_operand(b) if isinstance(b, np.ndarray) else None,
+            k=self.k if self.scalars.alpha != 0 else 0,
+            a=_operand(self.a) if isinstance(self.a, np.ndarray) else nothing,
+            b=_operand(self.b) if isinstance(self.b, np.ndarray) else None,
             d=_operand(target),
-            c=None if c is None else _operand(c),
+            c=None if self.c is None else _operand(self.c),
+            bias=None if self.bias is None else _operand(self.bias),
             epilogue=self.epilogue,
             in_place=self._in_place(target),
+            parts=self.number[1],
+            strict=self.strict,
         )
+        if isinstance(self.a, PackedLhs):
+            problem = replace(problem.transposed(), b=None)
+        return problem
+
+    def factors(self, executable: Executable) -> Scalars:
+        """Factors and conjugation in the plan's orientation."""
+        x = self.scalars
+        if executable.plan.swapped:
+            return replace(x, conj_a=x.conj_b, conj_b=x.conj_a)
+        return x
 
     def spans(self, target: Array, executable: Executable) -> dict[str, Span]:
         """Addresses by job field, in the plan's orientation."""
-        size = self.element.bytes
+        unit = self.dtype.itemsize
 
         def span(x: Array) -> Span:
             shape, strides = x.shape, x.strides
-            return Span.of(_address(x), (shape[0], shape[1]), (strides[0], strides[1]), size)
+            return Span.of(_address(x), (shape[0], shape[1]), (strides[0], strides[1]), unit)
 
         a, b = ("b", "a") if executable.plan.swapped else ("a", "b")
-        spans = {a: span(self.a), "d": span(target)}
-        if isinstance(self.b, np.ndarray):
-            spans[b] = span(self.b)
-        else:
-            spans["packed"] = Span(self.b.address, 0, self.b.nbytes)
+        spans = {"d": span(target)}
+        for name, x in ((a, self.a), (b, self.b)):
+            if isinstance(x, np.ndarray):
+                spans[name] = span(x)
+            else:
+                spans["packed"] = Span(x.address, 0, x.nbytes)
         if self.c is not None:
             spans["c"] = span(self.c)
         if self.bias is not None:
-            spans["bias"] = Span(_address(self.bias), 0, self.bias.nbytes)
+            spans["bias"] = span(self.bias)
         return spans
 
     def run(self, threads: int) -> Array:
@@ -214,8 +251,23 @@ class Product:
         if self.m and self.n:
             executable = executable_for(self.problem(target), threads)
             spans = self.spans(target, executable)
-            executable.run(spans, (self.alpha, self.beta), self.workspace)
+            executable.run(spans, self.factors(executable), self.workspace)
         if copy:
             assert self.out is not None
             self.out[...] = target
         return target if self.out is None else self.out
+
+
+def _choice(name: str, value: object, known: tuple[str, ...]) -> int:
+    if not isinstance(value, str):
+        raise TypeError(message(name, " or ".join(map(repr, known)), type(value).__name__))
+    if value not in known:
+        raise ValueError(message(name, " or ".join(map(repr, known)), repr(value)))
+    return known.index(value)
+
+
+def _matrix(name: str, x: object) -> Array:
+    array = operand(name, x)
+    if array.ndim != 2:
+        raise ValueError(message(name, "a matrix (2 dimensions)", f"{array.ndim} dimensions"))
+    return array

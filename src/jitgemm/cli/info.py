@@ -47,9 +47,10 @@ def describe() -> dict[str, Any]:
         "usable_processors": usable_cpus(),
         "cache": {"folder": folder, **_objects(folder)},
         "kernels": [
-            {"element": element.name, "isa": isa.name, "mr": tile.mr,
-             "nr": tile.nr_regs * isa.lanes(element), "available": available(isa)}
-            for element, isa, tile in registry.rows()
+            {"element": f"c{2 * element.bits}" if parts == 2 else element.name, "isa": isa.name,
+             "mr": tile.mr, "nr": tile.nr_regs * isa.lanes(element) // parts,
+             "available": available(isa)}
+            for element, isa, parts, tile in registry.rows()
         ],
         "compiled": [{"unit": name, "source": source} for name, source in compiled],
         "knobs": {

@@ -26,12 +26,12 @@ JOB = Record(
     "packed",  # micropanels of B: a prepacked operand or this call's workspace
     "c",  # read when the epilogue has beta
     "d",  # the result
-    "bias",  # n contiguous elements
+    "bias",
     "workspace_a",  # packed rows of A, one region per thread
     "counters",
     # sizes
     "m",
-    "n",
+    "n",  # in reals: twice the columns if complex
     "k",
     # strides
     "a_row",  # as the microkernel walks A: its own strides, or those of packed rows
@@ -44,11 +44,31 @@ JOB = Record(
     "c_col",
     "d_row",
     "d_col",
+    "bias_row",  # 0 where it does not vary
+    "bias_col",
     "panel_stride",  # from one micropanel of `packed` to the next
     "slice_stride",  # from one depth slice of `packed` to the next (0: every slice starts over)
-    # scalars, in the first bytes of their slots
-    "alpha",
+    # scalars: the first bytes of their slots; for complex types pairs, which take two slots
+    "alpha",  # complex: its real part, twice
+    "alpha_1",
+    "alpha_turn",  # complex: minus its imaginary part, and that part
+    "alpha_turn_1",
     "beta",
+    "beta_1",
+    "beta_turn",
+    "beta_turn_1",
+    "keep",  # complex: signs of the products with real parts of A, for conjugation
+    "keep_1",
+    "turn",  # complex: signs of the products with imaginary parts of A
+    "turn_1",
+    "complex_alpha",  # 1: alpha has an imaginary part
+    "complex_beta",
+    # operands whose bytes are in foreign order
+    "swap_a",
+    "swap_b",
+    "swap_c",
+    "swap_d",
+    "swap_bias",
     # blocking
     "tile_rows",  # rows of a full microtile of this product, at most mr
     "group",  # micropanels covered at once
@@ -69,7 +89,7 @@ JOB = Record(
     "a_tile",  # from one microtile's rows of A to the next, as the microkernel walks A
     "workspace_a_stride",
     "sweep",  # 1: few rows sweep along the rows of B (in place only)
-    "direct",  # 1: d (and c) have unit column stride, and sums may rest in d between slices
+    "direct",  # 1: d, c, bias have unit column stride, and sums may rest in d between slices
 )
 
 TILE = Record(
@@ -81,7 +101,8 @@ TILE = Record(
     "target",
     "target_row",
     "bias",
-    "cols",  # columns of this tile that exist
+    "bias_row",
+    "cols",  # columns of this tile that exist, in reals
     "first",  # 1: no earlier depth block
     "ahead",  # part of the micropanel that comes next, to be fetched early
     "last",  # 1: no later depth block: finish the elements

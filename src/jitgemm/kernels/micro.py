@@ -14,6 +14,7 @@ from __future__ import annotations
 from jitgemm.kernels.epilogue import finish
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.spec import BSource, GemmSpec
+from jitgemm.kernels.turned import BlocksOfB
 from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
@@ -46,13 +47,14 @@ class _RowsOfA:
         self.row = self.k.opaque(self.row)
 
     def splat(self, i: int) -> Vec:
-        """Element of row ``i`` at this depth, in every lane; rows come in ascending order."""
-        group, within = divmod(i, _ROWS_PER_POINTER)
-        if within == 0:
+        """Real ``i`` of this depth, in every lane; they come in ascending order."""
+        row, part = divmod(i, self.spec.parts)
+        group, within = divmod(row, _ROWS_PER_POINTER)
+        if within == 0 and part == 0:
             cell = self.base[group]
             self.pinned = self.k.opaque(cell.value)
             cell.value = self.pinned + self.col
-        p = self.pinned + self.row * within
+        p = self.pinned + self.row * within + part * self.spec.element.bytes
         return self.k.splat(self.k.load(p, self.spec.element), self.spec.lanes)
 
 
@@ -110,17 +112,22 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
     fetches = spec.b is BSource.PACKED and panels == 1
 
     def multiply(
-        k: Kernel, job: View, where: tuple[Ptr, Ptr, Int], cols: Int | None, ahead: Ptr
+        k: Kernel, records: tuple[View, View], where: tuple[Ptr, Ptr, Int], cols: Int | None
     ) -> Sums:
-        a, b, depth = where
+        (job, tile), (a, b, depth) = records, where
+        zero = k.zero(spec.element, spec.lanes)
+        reals = range(rows * spec.parts)
+        sums = {(i, j): k.var(zero) for i in reals for j in columns}
+        if spec.b is BSource.COLUMNS:
+            blocks = BlocksOfB(k, spec, b, job.int("b_col"), (tile.int("cols"), columns))
+            blocks.multiply((k.var(a), job.int("a_row"), job.int("a_col")), depth, sums)
+            return sums
         b_depth = k.const(spec.panel_row) if spec.b is BSource.PACKED else job.int("b_row")
         rows_of_a = _RowsOfA(k, spec, a, (job.int("a_row"), job.int("a_col")), rows)
         panels_of_b = _PanelsOfB(k, spec, b, (b_depth, job.int("panel_stride")), panels)
         if cols is not None:
             panels_of_b.only(cols, columns)
-        zero = k.zero(spec.element, spec.lanes)
-        sums = {(i, j): k.var(zero) for i in range(rows) for j in columns}
-        coming = k.var(ahead)
+        coming = k.var(tile.pointer("ahead"))
         for _ in k.range(0, depth):
             rows_of_a.step()
             panels_of_b.step()
@@ -128,16 +135,16 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
                 k.prefetch(coming.value, near=False)
                 coming.value = coming.value + _LINE
             # Hold the shorter side in registers and stream the longer one past it.
-            if rows < len(columns):
-                splats = [rows_of_a.splat(i) for i in range(rows)]
+            if len(reals) < len(columns):
+                splats = [rows_of_a.splat(i) for i in reals]
                 for j in columns:
                     vector = panels_of_b.load(j)
-                    for i in range(rows):
+                    for i in reals:
                         cell = sums[i, j]
                         cell.value = k.op("madd", splats[i], vector, cell.value)
             else:
                 vectors = [panels_of_b.load(j) for j in columns]
-                for i in range(rows):
+                for i in reals:
                     splat = rows_of_a.splat(i)
                     for j in columns:
                         cell = sums[i, j]
@@ -147,7 +154,7 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, depth: Int) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
         cols = tile.int("cols")
-        ahead = tile.pointer("ahead")
+        records = job, tile
         for _ in k.when(depth >= _LONG):
             target, stride = tile.pointer("target"), tile.int("target_row")
             for i in range(rows):
@@ -156,17 +163,17 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
                 if i + 1 < rows:
                     target = target + stride
         width = len(columns) * spec.lanes
-        if spec.b is BSource.PACKED:
-            # Panels are padded: the product needs no masks, only the store does.
-            sums = multiply(k, job, (a, b, depth), None, ahead)
+        if spec.b is not BSource.INPLACE:
+            # Panels are padded, columns repeated: the product needs no masks, only the store does.
+            sums = multiply(k, records, (a, b, depth), None)
             for full in k.branches(cols.equals(width)):
-                finish(k, spec, (job, tile), sums, None if full else cols)
+                finish(k, spec, records, sums, None if full else cols)
         else:
             for full in k.branches(cols.equals(width)):
                 if not full and panels > 1 and not spec.partial_groups:
                     continue  # the nest never asks for it
                 masked = None if full else cols
-                finish(k, spec, (job, tile), multiply(k, job, (a, b, depth), masked, ahead), masked)
+                finish(k, spec, records, multiply(k, records, (a, b, depth), masked), masked)
 
     params = parameters("job* tile* a* b* depth")
     return Function(name, params, body)

@@ -20,8 +20,9 @@ from __future__ import annotations
 from jitgemm.kernels.job import COUNTERS, JOB, TILE
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.pack import Source, pack_panels
-from jitgemm.kernels.spec import BSource, GemmSpec
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS, sweep_function, window
+from jitgemm.kernels.tilecopy import copy_tile
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
@@ -42,7 +43,9 @@ def pack_b(spec: GemmSpec) -> Function:
     def body(k: Kernel, job_at: Ptr, target: Ptr, j0: Int, j1: Int, p0: Int, p1: Int) -> None:
         job = JOB.view(k, job_at)
         rs, cs = job.int("b_row"), job.int("b_col")
-        source = Source(job.pointer("b") + j0 * cs + p0 * rs, cs, rs, j1 - j0, p1 - p0)
+        at = job.pointer("b") + j0 // spec.parts * cs + p0 * rs
+        columns = (j1 - j0) // spec.parts
+        source = Source(at, cs, rs, columns, p1 - p0, spec.parts, job.int("swap_b"))
         pack_panels(k, spec.element, source, (target, job.int("panel_stride")), spec.nr)
 
     params = parameters("job* target* j0 j1 p0 p1")
@@ -59,28 +62,16 @@ def pack_a(spec: GemmSpec) -> Function:
     def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
         job = JOB.view(k, job_at)
         row, col = job.int("source_row"), job.int("source_col")
-        width = job.int("pack_a_width")
+        width, swap = job.int("pack_a_width"), job.int("swap_a")
         for panels in k.branches(job.int("pack_a").equals(1)):
             if panels:
-                matrix = Source(source, row, col, rows, depth)
+                matrix = Source(source, row, col, rows, depth, spec.parts, swap)
             else:
-                matrix = Source(source, col, row, depth, rows)
+                matrix = Source(source, col, row, depth, rows, spec.parts, swap)
             pack_panels(k, spec.element, matrix, (target, job.int("a_tile")), width)
 
     params = parameters("job* source* target* rows depth")
     return Function(f"{spec.symbol}_pack_a", params, body)
-
-
-def _copy_tile(
-    k: Kernel, spec: GemmSpec, source: tuple[Ptr, Int, Int], target: tuple[Ptr, Int, Int],
-    shape: tuple[Int, Int],
-) -> None:  # fmt: skip
-    """Copy a tile element by element between any strides."""
-    (src, src_row, src_col), (dst, dst_row, dst_col) = source, target
-    for i in k.range(0, shape[0]):
-        for j in k.range(0, shape[1]):
-            x = k.load(src + i * src_row + j * src_col, spec.element)
-            k.store(dst + i * dst_row + j * dst_col, x)
 
 
 def _tile(spec: GemmSpec) -> Function:
@@ -90,7 +81,7 @@ def _tile(spec: GemmSpec) -> Function:
     sums between blocks: they rest in a small tile buffer instead.
     """
     variants = spec.tile.variants()
-    widest = max(panels * spec.nr * spec.element.bytes for panels, _ in variants)
+    widest = max(panels * spec.panel_row for panels, _ in variants)
     tile_bytes = widest * spec.tile.mr
 
     def body(
@@ -120,21 +111,30 @@ def _tile(spec: GemmSpec) -> Function:
         k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
     ) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
-        buffer, c_buffer = k.scratch(tile_bytes), k.scratch(tile_bytes)
-        unit, row_stride = k.const(spec.element.bytes), k.const(widest)
-        shape = (variant % _ROWS_BITS, tile.int("cols"))
+        buffer = k.scratch(tile_bytes)
+        unit, row_stride = k.const(spec.unit), k.const(widest)
+        shape = (variant % _ROWS_BITS, tile.int("cols") // spec.parts)
         out = (tile.pointer("target"), job.int("d_row"), job.int("d_col"))
         tile.set("partial", buffer)
         tile.set("partial_row", row_stride)
         tile.set("target", buffer)
         tile.set("target_row", row_stride)
+
+        def bring(name: str) -> None:
+            space = k.scratch(tile_bytes)
+            source = (tile.pointer(name), job.int(f"{name}_row"), job.int(f"{name}_col"))
+            swap = job.int(f"swap_{name}")
+            copy_tile(k, spec.element, source, (space, row_stride, unit), shape, spec.parts, swap)
+            tile.set(name, space)
+            tile.set(f"{name}_row", row_stride)
+
         if spec.epilogue.beta:
-            source = (tile.pointer("c"), job.int("c_row"), job.int("c_col"))
-            _copy_tile(k, spec, source, (c_buffer, row_stride, unit), shape)
-            tile.set("c", c_buffer)
-            tile.set("c_row", row_stride)
+            bring("c")
+        if spec.epilogue.bias is Bias.FULL:
+            bring("bias")
         k.call(direct, job_at, tile_at, a, b, variant, p0, p1)
-        _copy_tile(k, spec, (buffer, row_stride, unit), out, shape)
+        swap = job.int("swap_d")
+        copy_tile(k, spec.element, (buffer, row_stride, unit), out, shape, spec.parts, swap)
 
     params = parameters("job* tile* a* b* variant p0 p1")
     direct = Function(f"{spec.symbol}_tile", params, body)
@@ -160,7 +160,7 @@ class _ComingRows:
         self, k: Kernel, spec: GemmSpec, job: View, span: tuple[Int, Int, Int, Int]
     ) -> None:
         i0, i1, p0, p1 = span
-        size = spec.element.bytes
+        size = spec.unit
         self.k, self.row = k, job.int("source_row")
         ahead = job.int("rows_ahead")
         first = i0 + ahead
@@ -202,8 +202,10 @@ def _sweep(spec: GemmSpec) -> Function:
                     if spec.epilogue.beta:
                         tile.set("c", job.pointer("c") + j * size)
                         tile.set("c_row", job.int("c_row"))
-                    if spec.epilogue.bias:
-                        tile.set("bias", job.pointer("bias") + j * size)
+                    if spec.epilogue.bias is not Bias.NONE:
+                        along = 0 if spec.epilogue.bias is Bias.ROW else j * size
+                        tile.set("bias", job.pointer("bias") + along)
+                        tile.set("bias_row", job.int("bias_row"))
                     tile.set("first", k.select(p.equals(0), k.const(1), k.const(0)))
                     tile.set("last", k.select(end >= depth, k.const(1), k.const(0)))
                     at_b = b + (j - j0) * size + (p - p0) * b_row
@@ -217,7 +219,19 @@ def _sweep(spec: GemmSpec) -> Function:
 def _chunk(spec: GemmSpec) -> Function:
     """Rows ``i0 .. i1`` by columns ``j0 .. j1`` over the depth ``p0 .. p1``: the macrokernel."""
     run_tile, along = _tile(spec), _sweep(spec)
-    size = spec.element.bytes
+    bias_kind = spec.epilogue.bias
+    widest = max(panels * spec.panel_row for panels, _ in spec.tile.groups)
+
+    def bias_of_columns(k: Kernel, job: View, j: Int, cols: Int, buffer: Ptr) -> Ptr:
+        """One number per column from ``j`` on, side by side."""
+        stride, swap, element = job.int("bias_col"), job.int("swap_bias"), spec.element
+        at = k.var(job.pointer("bias") + j // spec.parts * stride)
+        for _ in k.when(stride.differs(spec.unit) | swap.differs(0)):
+            none, shape = k.const(0), (k.const(1), cols // spec.parts)
+            source, target = (at.value, none, stride), (buffer, none, k.const(spec.unit))
+            copy_tile(k, element, source, target, shape, spec.parts, swap)
+            at.value = buffer
+        return at.value
 
     def body(
         k: Kernel, job_at: Ptr, a: Ptr, b: Ptr, i0: Int, i1: Int, j0: Int, j1: Int, p0: Int, p1: Int
@@ -225,6 +239,7 @@ def _chunk(spec: GemmSpec) -> Function:
         job = JOB.view(k, job_at)
         tile_at = k.scratch(TILE.size)
         tile = TILE.view(k, tile_at)
+        buffer = k.scratch(widest)
         tile_rows, group = job.int("tile_rows"), job.int("group")
         d_row, d_col = job.int("d_row"), job.int("d_col")
         a_tile = job.int("a_tile")
@@ -249,22 +264,26 @@ def _chunk(spec: GemmSpec) -> Function:
             for j in k.range(start, stop, width):
                 panel = b + (j - j0) // spec.nr * b_panel
                 coming.fetch(j - j0, width, j1 - j0)
-                if spec.epilogue.bias:
-                    tile.set("bias", job.pointer("bias") + j * size)
                 tile.set("cols", k.min(width, j1 - j))
+                if bias_kind is Bias.COLUMN:
+                    tile.set("bias", bias_of_columns(k, job, j, tile.int("cols"), buffer))
                 # At least one round: without depth there still is an epilogue.
                 for p in k.range(p0, k.select(p1 > p0, p1, p0 + 1), step):
                     end = k.min(p + step, p1)
                     at_b, at_a = panel + (p - p0) * b_row, a + (p - p0) * a_col
                     for i in k.range(i0, i1, tile_rows):
-                        target = d + i * d_row + j * d_col
+                        target = d + i * d_row + j // spec.parts * d_col
                         tile.set("partial", target)
                         tile.set("partial_row", d_row)
                         tile.set("target", target)
                         tile.set("target_row", d_row)
                         if spec.epilogue.beta:
-                            tile.set("c", c + i * c_row + j * c_col)
+                            tile.set("c", c + i * c_row + j // spec.parts * c_col)
                             tile.set("c_row", c_row)
+                        if bias_kind in (Bias.ROW, Bias.FULL):
+                            row = job.pointer("bias") + i * job.int("bias_row")
+                            tile.set("bias", row + j // spec.parts * job.int("bias_col"))
+                            tile.set("bias_row", job.int("bias_row"))
                         rows = k.min(tile_rows, i1 - i)
                         index = (i - i0) // tile_rows
                         half = index % 2 * ((end - p) * spec.panel_row // 2)
@@ -278,7 +297,7 @@ def _chunk(spec: GemmSpec) -> Function:
             over(j0, j0 + grouped, group * spec.nr, group)
             over(j0 + grouped, j1, k.const(spec.nr), k.const(1))
 
-        if spec.b is BSource.PACKED:
+        if spec.b is not BSource.INPLACE:
             tiles()
             return
         for sweeps in k.branches(job.int("sweep").equals(1)):
@@ -307,7 +326,7 @@ def nest(spec: GemmSpec) -> Function:
             b = base + (j0 - k.select(job.int("pack_chunks") > 0, jc0, k.const(0))) \
                 // spec.nr * job.int("panel_stride")  # fmt: skip
         else:
-            b = job.pointer("b") + j0 * spec.element.bytes + p0 * job.int("b_row")
+            b = job.pointer("b") + j0 // spec.parts * job.int("b_col") + p0 * job.int("b_row")
         for _ in k.when((i0 < i1) & (j0 < j1)):
             a = k.var(own)
             for _ in k.when(job.int("pack_a") > 0):
@@ -359,7 +378,7 @@ def serial(spec: GemmSpec) -> Function:
     def body(k: Kernel, job_at: Ptr, thread: Int) -> None:  # noqa: ARG001  # nest's ABI
         job = JOB.view(k, job_at)
         m, n, depth, zero = job.int("m"), job.int("n"), job.int("k"), k.const(0)
-        b = job.pointer("b" if spec.b is BSource.INPLACE else "packed")
+        b = job.pointer("packed" if spec.b is BSource.PACKED else "b")
         k.call(chunk, job_at, job.pointer("a"), b, zero, m, zero, n, zero, depth)
 
     return Function(f"{spec.symbol}_serial", parameters("job* thread"), body)
@@ -368,4 +387,4 @@ def serial(spec: GemmSpec) -> Function:
 def gemm_functions(spec: GemmSpec) -> list[Function]:
     """What a compiled spec exports: the nest, its serial form and, for packed B, the packing."""
     functions = [nest(spec), serial(spec)]
-    return functions if spec.b is BSource.INPLACE else [*functions, pack_b(spec)]
+    return [*functions, pack_b(spec)] if spec.b is BSource.PACKED else functions

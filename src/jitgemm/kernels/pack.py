@@ -35,6 +35,8 @@ class Source:
     depth_stride: Int
     lead: Int
     depth: Int
+    unit: int = 1
+    swap: Int | None = None
 
 
 def pack_panels(
@@ -45,7 +47,7 @@ def pack_panels(
     width: IntLike,
 ) -> None:
     """Pack ``source`` into micropanels of ``width`` at ``target = (address, panel stride)``."""
-    for contiguous in k.branches(source.lead_stride.equals(element.bytes)):
+    for contiguous in k.branches(source.lead_stride.equals(element.bytes * source.unit)):
         if contiguous:
             _copy(k, element, source, target, width)
         else:
@@ -65,6 +67,9 @@ def _copy(
     base, panel_stride = target
     size = element.bytes
     step = k.const(width) * size
+    source = Source(
+        source.at, source.lead_stride, source.depth_stride, source.lead * source.unit, source.depth
+    )
     whole = source.lead // width * width
     for p0 in k.range(0, source.depth, _STRIP_ROWS):
         p1 = k.min(p0 + _STRIP_ROWS, source.depth)
@@ -110,23 +115,26 @@ def _copy_part(
 def _transpose(
     k: Kernel, element: ElementType, source: Source, target: tuple[Ptr, IntLike], width: IntLike
 ) -> None:
-    """Any other stride: strips of depth, a leading element at a time."""
     base, panel_stride = target
     size = element.bytes
     step = k.const(width) * size
+    unit = source.unit
     strip = _STRIP_BYTES // size
-    for start in k.range(0, source.lead, width):
-        live = k.min(width, source.lead - start)
+    w = k.const(width) // unit
+    for start in k.range(0, source.lead, w):
+        live = k.min(w, source.lead - start)
         src = source.at + start * source.lead_stride
-        dst = base + start // width * panel_stride
+        dst = base + start // w * panel_stride
         for p0 in k.range(0, source.depth, strip):
             p1 = k.min(p0 + strip, source.depth)
             for i in k.range(0, live):
                 line = src + i * source.lead_stride
-                column = dst + i * size
+                column = dst + i * (size * unit)
                 for p in k.range(p0, p1):
-                    k.store(column + p * step, k.load(line + p * source.depth_stride, element))
-            for i in k.range(live, width):
-                column = dst + i * size
+                    k.store(
+                        column + p * step, k.load(line + p * source.depth_stride, element, unit)
+                    )
+            for i in k.range(live, w):
+                column = dst + i * (size * unit)
                 for p in k.range(p0, p1):
-                    k.store(column + p * step, k.load(src + p * source.depth_stride, element))
+                    k.store(column + p * step, k.load(src + p * source.depth_stride, element, unit))

@@ -10,7 +10,7 @@ from jitgemm.isa.tables import AVX2, AVX512, INTERPRETER, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.kernels.spec import Tile
 
-__all__ = ["register", "rows", "tile_for"]
+__all__ = ["columns_tile", "register", "rows", "tile_for"]
 
 # 14 rows by two vectors: 28 sums, two vectors of B, one broadcast; 14 cycles of two FMAs per depth
 # step against 16 loads.  8x3 and 6x4 reach the same share of the register-only loop but balance
@@ -20,28 +20,44 @@ _WIDE = Tile(mr=14, nr_regs=2, groups=((1, 14), (2, 6), (4, 3)))
 _NARROW = Tile(mr=6, nr_regs=2, groups=((1, 6), (2, 2), (4, 1)))
 # Separate multiply and add need a temporary register each.
 _PLAIN = Tile(mr=4, nr_regs=2, groups=((1, 4), (2, 2), (4, 1)))
+# The same tiles for complex: a row of A is two rows of reals.
+_WIDE_COMPLEX = Tile(mr=7, nr_regs=2, groups=((1, 7), (2, 3), (4, 1)))
+_NARROW_COMPLEX = Tile(mr=3, nr_regs=2, groups=((1, 3), (2, 1)))
+_PLAIN_COMPLEX = Tile(mr=2, nr_regs=2, groups=((1, 2), (2, 1)))
 
-_ROWS: dict[tuple[str, str], tuple[ElementType, Isa, Tile]] = {}
+Row = tuple[ElementType, Isa, int, Tile]
+_ROWS: dict[tuple[str, str, int], Row] = {}
 
 
-def register(element: ElementType, isa: Isa, tile: Tile) -> None:
+def register(element: ElementType, isa: Isa, tile: Tile, parts: int = 1) -> None:
     """Add a row; the tile must fit the instruction set's registers."""
-    tile.check(isa.vector_registers)
-    _ROWS[element.name, isa.name] = (element, isa, tile)
+    tile.check(isa.vector_registers, parts)
+    _ROWS[element.name, isa.name, parts] = (element, isa, parts, tile)
 
 
-def rows() -> list[tuple[ElementType, Isa, Tile]]:
-    """Every registered row."""
+def rows() -> list[Row]:
+    """Every registered row: element type, instruction set, reals per number, tile."""
     return list(_ROWS.values())
 
 
-def tile_for(element: ElementType, isa: Isa) -> Tile:
-    """The register tile of this element type on this instruction set."""
-    return _ROWS[element.name, isa.name][2]
+def tile_for(element: ElementType, isa: Isa, parts: int = 1) -> Tile:
+    """The register tile of this type on this instruction set (``parts`` 2: complex)."""
+    return _ROWS[element.name, isa.name, parts][3]
+
+
+def columns_tile(tile: Tile, isa: Isa, parts: int) -> Tile:
+    """The tile for a B turned in registers: a block of B and the sums must fit together."""
+    # A block of f32 is as many registers as a vector has lanes: half of the file, at most.
+    rows = min(tile.mr, max(1, isa.vector_registers // (8 * parts)))
+    return Tile(mr=rows, nr_regs=tile.nr_regs, groups=((1, rows),))
 
 
 for _element in (F32, F64):
     register(_element, AVX512, _WIDE)
+    register(_element, AVX512, _WIDE_COMPLEX, 2)
     register(_element, AVX2, _NARROW)
+    register(_element, AVX2, _NARROW_COMPLEX, 2)
     register(_element, PORTABLE, _PLAIN)
+    register(_element, PORTABLE, _PLAIN_COMPLEX, 2)
     register(_element, INTERPRETER, _NARROW)
+    register(_element, INTERPRETER, _NARROW_COMPLEX, 2)

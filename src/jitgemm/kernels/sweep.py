@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from jitgemm.kernels.epilogue import finish
 from jitgemm.kernels.job import JOB, TILE
-from jitgemm.kernels.spec import GemmSpec
+from jitgemm.kernels.spec import Bias, GemmSpec
 from jitgemm.lang.core import Function, Int, IntLike, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
@@ -28,13 +28,13 @@ _WINDOW_BYTES = 16 << 10
 
 
 def window(spec: GemmSpec, rows: int) -> int:
-    """Columns whose sums rest in L1 at a time."""
-    return _WINDOW_BYTES // (rows * spec.element.bytes) // spec.nr * spec.nr
+    """Columns whose sums rest in L1 at a time, in reals."""
+    return _WINDOW_BYTES // (rows * spec.unit) // spec.nr * spec.nr
 
 
 def _streams(spec: GemmSpec, rows: int) -> int:
     most = _STREAMS[spec.isa.vector_registers]
-    while rows * (most + 1) + 1 > spec.isa.vector_registers:
+    while rows * spec.parts * (most + 1) + 1 > spec.isa.vector_registers:
         most //= 2
     return most
 
@@ -43,16 +43,17 @@ class _Window:
     """The sums of a window of columns, and the walk over it."""
 
     def __init__(self, k: Kernel, spec: GemmSpec, rows: int, cols: Int) -> None:
-        self.k, self.spec, self.rows, self.cols = k, spec, rows, cols
+        self.k, self.spec, self.cols = k, spec, cols
+        self.reals = rows * spec.parts
         self.stride = window(spec, rows) * spec.element.bytes
-        self.sums = k.scratch(rows * self.stride)
+        self.sums = k.scratch(self.reals * self.stride)
         self.whole = cols // spec.lanes * spec.lanes
 
     def clear(self) -> None:
         spec = self.spec
         zero = self.k.zero(spec.element, spec.lanes)
         for j in self.k.range(0, self.cols, spec.lanes):
-            for i in range(self.rows):
+            for i in range(self.reals):
                 self.k.store(self.sums + i * self.stride + j * spec.element.bytes, zero)
 
     def add(self, a: tuple[Ptr, Int, Int], b: tuple[Ptr, Int], streams: int) -> None:
@@ -62,8 +63,14 @@ class _Window:
         size = spec.element.bytes
         splats = [
             [
-                k.splat(k.load(at_a + i * a_row + q * a_col, spec.element), spec.lanes)
-                for i in range(self.rows)
+                k.splat(
+                    k.load(
+                        at_a + i // spec.parts * a_row + q * a_col + i % spec.parts * size,
+                        spec.element,
+                    ),
+                    spec.lanes,
+                )
+                for i in range(self.reals)
             ]
             for q in range(streams)
         ]
@@ -72,7 +79,7 @@ class _Window:
         def vectors(j: Int, count: int, cols: Int | None) -> None:
             width = spec.lanes * size
             cells = [
-                [self.sums + i * self.stride + j * size + v * width for i in range(self.rows)]
+                [self.sums + i * self.stride + j * size + v * width for i in range(self.reals)]
                 for v in range(count)
             ]
             sums = [[k.load(c, spec.element, spec.lanes) for c in row] for row in cells]
@@ -88,7 +95,7 @@ class _Window:
                         )
                         mask = k.mask(cols, spec.element, spec.lanes)
                         b = k.load(line, spec.element, spec.lanes, mask, last)
-                    for i in range(self.rows):
+                    for i in range(self.reals):
                         sums[v][i] = k.op("madd", splats[q][i], b, sums[v][i])
             for row, values in zip(cells, sums, strict=True):
                 for cell, value in zip(row, values, strict=True):
@@ -108,14 +115,14 @@ class _Window:
         k, spec = self.k, self.spec
         size = spec.element.bytes
         moving = ["partial", "target", *(["c"] if spec.epilogue.beta else [])]
-        moving += ["bias"] if spec.epilogue.bias else []
+        moving += ["bias"] if spec.epilogue.bias in (Bias.COLUMN, Bias.FULL) else []
 
         def vector(j: Int, cols: Int | None) -> None:
             sums: dict[tuple[int, int], Var[Vec]] = {
                 (i, 0): k.var(
                     k.load(self.sums + i * self.stride + j * size, spec.element, spec.lanes)
                 )
-                for i in range(self.rows)
+                for i in range(self.reals)
             }
             finish(k, spec, (job, tile), sums, cols)
             for name in moving:

@@ -85,7 +85,7 @@ def _rows(most: int, m: int) -> int:
 def _depth(spec: GemmSpec, k: int) -> int:
     """Depth of a slice: the blocks that make a row of A about one page long."""
     block = spec.element.depth_block
-    return min(k, max(1, _PAGE // spec.element.bytes // block) * block)
+    return min(k, max(1, _PAGE // spec.unit // block) * block)
 
 
 def _slowest(shape: tuple[int, int], cell: tuple[int, int], threads: int) -> float:
@@ -131,7 +131,8 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
         machine: cache sizes.
         limits: what the route demands.
     """
-    size, m, n, k, threads = spec.element.bytes, problem.m, problem.n, problem.k, limits.threads
+    size, m, k, threads = spec.element.bytes, problem.m, problem.k, limits.threads
+    n = problem.n * spec.parts  # columns are counted in reals
     tile_rows = _rows(limits.tile_rows, m)
     per_call = spec.b is BSource.PACKED and problem.b is not None
     few_rows = m <= 4 * spec.tile.mr
@@ -141,7 +142,7 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
     step = max(1, k if limits.whole_depth else _depth(spec, k))
     kc = max(1, k) if at_once else step
 
-    mc = max(1, machine.l2.size // 4 // (kc * size) // tile_rows) * tile_rows
+    mc = max(1, machine.l2.size // 4 // (kc * spec.unit) // tile_rows) * tile_rows
     if at_once:
         mc = max(1, _ceil(m, tile_rows)) * tile_rows
     nc = n

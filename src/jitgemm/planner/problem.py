@@ -16,16 +16,23 @@ class Operand:
 
     row: int
     col: int
+    foreign: bool = False
+    """Its bytes are in the other order than this machine's."""
 
     @property
     def transposed(self) -> Operand:
         """The same matrix with its axes exchanged."""
-        return Operand(self.col, self.row)
+        return replace(self, row=self.col, col=self.row)
+
+    def normalized(self, rows: int, cols: int, unit: int) -> Operand:
+        """The same matrix with dense strides along axes of length 1, whose strides mean nothing."""
+        col = unit if cols == 1 else self.col
+        return replace(self, row=cols * unit if rows == 1 else self.row, col=col)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``d[m, n] = act(alpha * a[m, k] @ b[k, n] + beta * c[m, n] + bias[n])``."""
+    """``d[m, n] = act(alpha * a[m, k] @ b[k, n] + beta * c[m, n] + bias)``."""
 
     element: ElementType
     m: int
@@ -36,36 +43,42 @@ class Problem:
     """``None``: prepacked."""
     d: Operand
     c: Operand | None = None
+    bias: Operand | None = None
     epilogue: Epilogue = field(default=Epilogue())
     in_place: bool = False
     """C and D are the same memory."""
+    parts: int = 1
+    """Reals per number: 2 for complex; ``element`` is the type of the parts."""
+    exchanged: bool = False
+    """A and B are the caller's B and A, both transposed."""
+    strict: bool = False
+    """No route may have an order of its own."""
+
+    @property
+    def unit(self) -> int:
+        """Bytes of one number."""
+        return self.parts * self.element.bytes
 
     @property
     def operations(self) -> int:
-        """Arithmetic operations: a multiply and an add per (i, j, p)."""
-        return 2 * self.m * self.n * self.k
+        """Arithmetic operations: a multiply and an add per (i, j, p), four of each if complex."""
+        return 2 * self.m * self.n * self.k * self.parts**2
 
     def normalized(self) -> Problem:
-        """The same problem with unit strides along axes of length 1, whose strides mean nothing."""
-        size, m, n, k = self.element.bytes, self.m, self.n, self.k
-
-        def fix(x: Operand, rows: int, cols: int) -> Operand:
-            col = size if cols == 1 else x.col
-            row = cols * size if rows == 1 else x.row
-            return Operand(row, col)
-
+        """The same problem with dense strides along axes of length 1."""
+        unit, m, n, k = self.unit, self.m, self.n, self.k
         return replace(
             self,
-            a=fix(self.a, m, k),
-            b=None if self.b is None else fix(self.b, k, n),
-            c=None if self.c is None else fix(self.c, m, n),
-            d=fix(self.d, m, n),
+            a=self.a.normalized(m, k, unit),
+            b=None if self.b is None else self.b.normalized(k, n, unit),
+            c=None if self.c is None else self.c.normalized(m, n, unit),
+            d=self.d.normalized(m, n, unit),
         )
 
     def transposed(self) -> Problem:
         """The problem ``D^T = B^T A^T``, which has the same sums in the same order."""
-        if self.b is None or self.epilogue.bias:
-            raise ValueError("a prepacked operand or a bias per column ties the orientation")
+        if self.b is None:
+            raise ValueError("a prepacked operand ties the orientation")
         return replace(
             self,
             m=self.n,
@@ -73,5 +86,8 @@ class Problem:
             a=self.b.transposed,
             b=self.a.transposed,
             c=None if self.c is None else self.c.transposed,
+            bias=None if self.bias is None else self.bias.transposed,
             d=self.d.transposed,
+            epilogue=self.epilogue.transposed,
+            exchanged=not self.exchanged,
         ).normalized()

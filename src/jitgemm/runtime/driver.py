@@ -20,7 +20,7 @@ from jitgemm.planner.route import GemmPlan, PackA
 from jitgemm.runtime.engine import Engine, engine, record_array
 from jitgemm.runtime.memory import Workspace, address, thread_workspace
 
-__all__ = ["Executable", "Span", "scalar_slot"]
+__all__ = ["Executable", "Scalars", "Span", "interpret", "run_pack", "scalar_slot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,40 @@ class Span:
         return Span(where, low, sum(max(0, s) for s in steps) + size)
 
 
+@dataclass(frozen=True, slots=True)
+class Scalars:
+    """Factors of a product, and which operands are conjugated (in the plan's orientation)."""
+
+    alpha: complex = 1.0
+    beta: complex = 0.0
+    conj_a: bool = False
+    conj_b: bool = False
+
+    def write(self, job: np.ndarray, spec: GemmSpec) -> None:
+        """Put them into a job record."""
+        real = f"f{spec.element.bytes}"
+
+        def put(name: str, *values: float) -> None:
+            slot = JOB.slot(name)
+            # A conversion beyond the type gives infinity or zero, as it should.
+            with np.errstate(all="ignore"):
+                job[slot : slot + 2].view(real)[: len(values)] = values
+
+        if spec.parts == 1:
+            put("alpha", self.alpha.real)
+            put("beta", self.beta.real)
+            return
+        for name in ("alpha", "beta"):
+            value: complex = getattr(self, name)
+            put(name, value.real, value.real)
+            put(f"{name}_turn", -value.imag, value.imag)
+            job[JOB.slot(f"complex_{name}")] = int(value.imag != 0)
+        sign_a, sign_b = (-1 if x else 1 for x in (self.conj_a, self.conj_b))
+        # (ar + sa ai i)(br + sb bi i) = (ar br - sa sb ai bi) + (sb ar bi + sa ai br) i
+        put("keep", 1, sign_b)
+        put("turn", -sign_a * sign_b, sign_a)
+
+
 def scalar_slot(value: float, size: int) -> int:
     """A float of ``size`` bytes as the contents of an 8-byte slot."""
     if size == 4:
@@ -54,9 +88,12 @@ def _template(plan: GemmPlan) -> np.ndarray:
     job = record_array(JOB.slots)
     problem, blocking = plan.problem, plan.blocking
     none = Operand(0, 0)
-    b, c = problem.b or none, problem.c or none
+    b, c, bias = problem.b or none, problem.c or none, problem.bias or none
     values = {
-        "m": problem.m, "n": problem.n, "k": problem.k,
+        "m": problem.m, "n": problem.n * problem.parts, "k": problem.k,
+        "bias_row": bias.row, "bias_col": bias.col,
+        "swap_a": problem.a.foreign, "swap_b": b.foreign, "swap_c": c.foreign,
+        "swap_d": problem.d.foreign, "swap_bias": bias.foreign,
         "a_row": plan.a_row, "a_col": plan.a_col, "a_tile": plan.a_tile,
         "rows_ahead": plan.rows_ahead,
         "source_row": problem.a.row, "source_col": problem.a.col,
@@ -72,11 +109,10 @@ def _template(plan: GemmPlan) -> np.ndarray:
         "pack_chunks": blocking.pack_chunks, "pack_cols": blocking.pack_cols,
         "pack_a": plan.pack_a.value, "pack_a_width": plan.pack_a_width,
         "workspace_a_stride": plan.workspace_a_stride,
-        "sweep": int(plan.sweep),
-        "direct": int(plan.direct),
+        "sweep": plan.sweep, "direct": plan.direct,
     }  # fmt: skip
     for name, value in values.items():
-        job[JOB.slot(name)] = value
+        job[JOB.slot(name)] = int(value)
     return job
 
 
@@ -99,15 +135,13 @@ class Executable:
         if plan.threads > 1:
             self.engine.pool.ensure(plan.threads)
 
-    def run(
-        self, spans: dict[str, Span], scalars: tuple[float, float], workspace: Workspace | None
-    ) -> None:
+    def run(self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None) -> None:
         """Do the product.
 
         Args:
             spans: operands by job field (``a``, ``b`` or ``packed``, ``c``, ``d``, ``bias``), in
                 the plan's orientation.
-            scalars: alpha and beta.
+            scalars: alpha, beta and conjugation.
             workspace: scratch to use; ``None``: the thread's own.
         """
         plan = self.plan
@@ -115,8 +149,7 @@ class Executable:
         counters = record_array(COUNTERS.slots)
         for name, span in spans.items():
             job[JOB.slot(name)] = span.address
-        size = plan.spec.element.bytes
-        job[JOB.slot("alpha")], job[JOB.slot("beta")] = (scalar_slot(x, size) for x in scalars)
+        scalars.write(job, plan.spec)
         job[JOB.slot("counters")] = address(counters.view(np.uint8))
         if not plan.workspace_bytes:
             self._start(job, spans, None)

@@ -1,9 +1,11 @@
-"""Prepacked right operands."""
+"""Prepacked operands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -13,20 +15,20 @@ from jitgemm.isa.types import BY_NAME, ElementType
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.runtime.memory import address, aligned_buffer
 
-__all__ = ["FORMAT", "PackedRhs", "element_dtype"]
+__all__ = ["FORMAT", "Layout", "Packed", "PackedLhs", "PackedRhs", "element_dtype", "layout_for"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the packed layout; stored in pickles and checked when they are loaded."""
 
 
-def element_dtype(element: ElementType) -> np.dtype:
-    """The NumPy type of an element type."""
-    return np.dtype(f"f{element.bytes}")
+def element_dtype(element: ElementType, parts: int = 1) -> np.dtype:
+    """The NumPy type of an element type, or of the complex type made of it."""
+    return np.dtype(f"{'c' if parts == 2 else 'f'}{parts * element.bytes}")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Micropanels ``nr`` columns wide; each holds all ``k`` depth steps, padded on the right.
+    """Micropanels ``nr`` reals wide; each holds all ``k`` depth steps, padded on the right.
 
     Because a panel spans the whole depth, the layout does not depend on how depth or columns are
     blocked when it is read: ``nr`` is all there is to record.
@@ -36,11 +38,12 @@ class Layout:
     k: int
     n: int
     nr: int
+    parts: int = 1
 
     @property
     def panels(self) -> int:
         """Number of micropanels."""
-        return -(-self.n // self.nr)
+        return -(-self.n * self.parts // self.nr)
 
     @property
     def nbytes(self) -> int:
@@ -48,19 +51,20 @@ class Layout:
         return self.panels * self.k * self.nr * self.element.bytes
 
 
-class PackedRhs:
-    """A right operand packed once and used in many products.  Made by :func:`jitgemm.prepack_rhs`.
+class Packed:
+    """What prepacked operands have in common.
 
-    It is a snapshot: later writes to the source do not show.  It is read-only, so threads share it
+    A snapshot: later writes to the source do not show.  It is read-only, so threads share it
     without locks, and it is always read back with the tiling it was packed with.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_dtype", "_layout", "isa")
+    __slots__ = ("__weakref__", "_buffer", "_dtype", "_layout", "conj", "isa")
 
-    def __init__(self, layout: Layout, buffer: NDArray[np.uint8], isa: str) -> None:
-        self._layout, self._buffer, self.isa = layout, buffer, isa
-        self._dtype = element_dtype(layout.element)
-        buffer.flags.writeable = False
+    def __init__(self, layout: Layout, isa: str, *, conj: bool = False) -> None:
+        self._layout, self.isa, self.conj = layout, isa, conj
+        self._dtype = element_dtype(layout.element, layout.parts)
+        self._buffer = aligned_buffer(max(layout.nbytes, 64))
+        self._buffer.flags.writeable = False
 
     def fill(self, packed: bytes) -> None:
         """Put packed bytes in; only for a handle nobody has seen yet."""
@@ -68,17 +72,27 @@ class PackedRhs:
         self._buffer[: len(packed)] = np.frombuffer(packed, np.uint8)
         self._buffer.flags.writeable = False
 
-    @classmethod
-    def allocate(cls, layout: Layout, isa: str) -> tuple[PackedRhs, int]:
-        """An empty handle and the address to fill."""
-        buffer = aligned_buffer(max(layout.nbytes, 64))
-        where = address(buffer)
-        return cls(layout, buffer, isa), where
+    def conjugated(self) -> Self:
+        """The same storage as the conjugate operand."""
+        twin = copy(self)
+        twin.conj = not self.conj
+        return twin
+
+    def __copy__(self) -> Self:
+        twin = object.__new__(type(self))
+        for name in ("_buffer", "_dtype", "_layout", "conj", "isa"):
+            setattr(twin, name, getattr(self, name))
+        return twin
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(k, n)`` of the operand."""
+        """Shape of the operand."""
         return self._layout.k, self._layout.n
+
+    @property
+    def ndim(self) -> int:
+        """Always 2."""
+        return 2
 
     @property
     def dtype(self) -> np.dtype:
@@ -92,13 +106,8 @@ class PackedRhs:
 
     @property
     def nr(self) -> int:
-        """Columns per micropanel."""
+        """Reals per depth step of a micropanel."""
         return self._layout.nr
-
-    @property
-    def element(self) -> ElementType:
-        """Element type, as the planner names it."""
-        return self._layout.element
 
     @property
     def storage(self) -> NDArray[np.uint8]:
@@ -110,37 +119,78 @@ class PackedRhs:
         """Where the first micropanel begins."""
         return address(self._buffer)
 
-    def unpack(self, dtype: DTypeLike | None = None) -> NDArray[np.generic]:
-        """The operand as an ordinary ``(k, n)`` array (a copy)."""
+    def _matrix(self) -> NDArray[np.generic]:
         layout = self._layout
         flat = self._buffer[: layout.nbytes].view(self._dtype)
-        panels = flat.reshape(layout.panels, layout.k, layout.nr)
-        wide = panels.transpose(1, 0, 2).reshape(layout.k, layout.panels * layout.nr)
-        return np.array(wide[:, : layout.n], dtype=dtype or self._dtype, order="C")
+        width = layout.nr // layout.parts
+        panels = flat.reshape(layout.panels, layout.k, width)
+        wide = panels.transpose(1, 0, 2).reshape(layout.k, layout.panels * width)
+        return wide[:, : layout.n].conj() if self.conj else wide[:, : layout.n]
+
+    def unpack(self, dtype: DTypeLike | None = None) -> NDArray[np.generic]:
+        """The operand as an ordinary array (a copy)."""
+        return np.array(self._matrix(), dtype=dtype or self._dtype, order="C")
 
     def __repr__(self) -> str:
-        k, n = self.shape
-        return f"PackedRhs(shape=({k}, {n}), dtype={self.dtype}, nr={self.nr}, isa={self.isa!r})"
+        conj = ", conj=True" if self.conj else ""
+        return (
+            f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, nr={self.nr}, "
+            f"isa={self.isa!r}{conj})"
+        )
 
-    def __reduce__(self) -> tuple[Callable[..., PackedRhs], tuple[object, ...]]:
-        return _load, (FORMAT, self.isa, self._layout, self._buffer[: self.nbytes].tobytes())
+    def __reduce__(self) -> tuple[Callable[..., Packed], tuple[object, ...]]:
+        packed = self._buffer[: self.nbytes].tobytes()
+        return _load, ((FORMAT, self.isa), self._layout, packed, (type(self), self.conj))
 
 
-def _load(version: int, isa: str, layout: Layout, packed: bytes) -> PackedRhs:
+class PackedRhs(Packed):
+    """A right operand packed once, for many products.  Made by :func:`jitgemm.prepack_rhs`."""
+
+    __slots__ = ()
+
+
+class PackedLhs(Packed):
+    """A left operand packed once, for many products.  Made by :func:`jitgemm.prepack_lhs`.
+
+    It is stored as its transpose would be on the right, and multiplied as ``D^T = B^T A^T``.
+    """
+
+    __slots__ = ()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the operand."""
+        return self._layout.n, self._layout.k
+
+    def _matrix(self) -> NDArray[np.generic]:
+        return super()._matrix().T
+
+
+def _load(
+    header: tuple[int, str], layout: Layout, packed: bytes, how: tuple[type[Packed], bool]
+) -> Packed:
     """Rebuild a pickled handle.
 
     Raises:
-        ValueError: written in another format of packed operands, or cut short.
+        ValueError: written in another format of packed operands or for another instruction set
+            than this process uses, or cut short.
     """
+    # Imported here: only loading needs to know what this process uses.
+    from jitgemm.runtime.engine import engine
+
+    (version, isa), (kind, conj) = header, how
     if version != FORMAT:
         raise ValueError(message("pickle", f"packed format {FORMAT}", version))
+    if isa != engine().isa.name:
+        raise ValueError(message("pickle", f"an operand packed for {engine().isa.name}", isa))
     if len(packed) != layout.nbytes:
         raise ValueError(message("pickle", f"{layout.nbytes} packed bytes", len(packed)))
-    handle, _ = PackedRhs.allocate(layout, isa)
+    # Element types are compared by identity: the pickle brought a copy.
+    handle = kind(replace(layout, element=BY_NAME[layout.element.name]), isa, conj=conj)
     handle.fill(packed)
     return handle
 
 
 def layout_for(spec: GemmSpec, k: int, n: int) -> Layout:
     """How a ``(k, n)`` operand is packed for ``spec``."""
-    return Layout(BY_NAME[spec.element.name], k, n, spec.nr)
+    return Layout(spec.element, k, n, spec.nr, spec.parts)

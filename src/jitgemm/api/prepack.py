@@ -1,0 +1,84 @@
+"""Packing operands ahead of their products."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from jitgemm.api.operands import Array, flag, number_of, operand
+from jitgemm.errors import message
+from jitgemm.kernels.job import JOB
+from jitgemm.kernels.registry import tile_for
+from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
+from jitgemm.runtime.driver import Span, run_pack
+from jitgemm.runtime.engine import engine, record_array
+from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, layout_for
+
+__all__ = ["prepack_lhs", "prepack_rhs"]
+
+T = TypeVar("T", bound=Packed)
+
+
+def prepack_rhs(b: object, *, conj: bool = False) -> PackedRhs:
+    """Pack a right operand once, for many products.
+
+    Args:
+        b: ``(k, n)`` float32, float64, complex64 or complex128, any strides.
+        conj: pack the complex conjugate.
+
+    Returns:
+        A read-only snapshot to pass as ``b``; results equal those of the plain call bit for bit.
+
+    Raises:
+        TypeError, ValueError: ``b`` is not such a matrix.
+        MemoryError: there is no room for the packed form.
+        IsaError: as :func:`gemm`.
+    """
+    return _packed(PackedRhs, "b", b, conj)
+
+
+def prepack_lhs(a: object, *, conj: bool = False) -> PackedLhs:
+    """Pack a left operand once, for many products.
+
+    Args:
+        a: ``(m, k)`` float32, float64, complex64 or complex128, any strides.
+        conj: pack the complex conjugate.
+
+    Returns:
+        A read-only snapshot to pass as ``a``; results equal those of the plain call bit for bit.
+
+    Raises:
+        TypeError, ValueError: ``a`` is not such a matrix.
+        MemoryError: there is no room for the packed form.
+        IsaError: as :func:`gemm`.
+    """
+    return _packed(PackedLhs, "a", a, conj)
+
+
+def _packed(kind: type[T], name: str, x: object, conj: object) -> T:
+    conjugated = flag("conj", conj)
+    if type(x) is kind:
+        return x.conjugated() if conjugated else x
+    source = operand(name, x)
+    if source.ndim != 2:
+        raise ValueError(message(name, "a matrix (2 dimensions)", f"{source.ndim} dimensions"))
+    right: Array = source.T if kind is PackedLhs else source
+    number = number_of(right.dtype)
+    assert number is not None
+    (element, parts), isa, (k, n) = number, engine().isa, right.shape
+    tile = tile_for(element, isa, parts)
+    spec = GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts)
+    layout = layout_for(spec, k, n)
+    handle = kind(layout, isa.name, conj=conjugated)
+    if k and n:
+        job = record_array(JOB.slots)
+        at = int(right.__array_interface__["data"][0])
+        fields = {
+            "b": at, "b_row": right.strides[0], "b_col": right.strides[1],
+            "swap_b": int(not right.dtype.isnative), "panel_stride": k * spec.panel_row,
+        }  # fmt: skip
+        for field, value in fields.items():
+            job[JOB.slot(field)] = value
+        strides = (right.strides[0], right.strides[1])
+        span = Span.of(at, (k, n), strides, spec.unit)
+        run_pack(spec, job, Span(handle.address, 0, layout.nbytes), span, (k, n * parts))
+    return handle

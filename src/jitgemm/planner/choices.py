@@ -1,0 +1,161 @@
+"""Choices of a route, each with its gate and its reason: orientation, how A and B are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from jitgemm.isa.tables import Isa
+from jitgemm.kernels.registry import columns_tile, tile_for
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from jitgemm.kernels.sweep import SWEEP_ROWS
+from jitgemm.planner.machine import Machine
+from jitgemm.planner.problem import Problem
+
+__all__ = ["Context", "PackA", "b_source", "is_direct", "orientation", "packs_a",
+           "spec_for", "sweeps", "threads_for"]  # fmt: skip
+
+_PAGE = 4096
+# Two multiply-adds per cycle, four cycles of latency each, and half as many to spare.
+_SUMS_TO_HIDE_LATENCY = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a plan depends on besides the problem."""
+
+    isa: Isa
+    machine: Machine
+    threads: int
+    knob: Callable[[str], int]
+
+
+def threads_for(operations: int, context: Context) -> int:
+    """Workers worth waking for this much arithmetic (at most what was asked for)."""
+    per_thread = max(1, context.knob("parallel_flops"))
+    return max(1, min(context.threads, operations // per_thread))
+
+
+def orientation(problem: Problem) -> tuple[Problem, str]:
+    """The problem as the kernel sees it: as given, or with the operands exchanged."""
+    if problem.b is None:
+        return problem, "a prepacked operand ties the orientation"
+    unit, d = problem.unit, problem.d
+    if problem.n == 1 and problem.m > 1:
+        return problem.transposed(), "D is one column: computed as D^T = B^T A^T, along A's rows"
+    if problem.m > 1 and d.col != unit and d.row == unit:
+        return problem.transposed(), "D is column-major: computed as D^T = B^T A^T"
+    return problem, "D is row-major: computed as given"
+
+
+def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
+    """How B is read."""
+    b = problem.b
+    if b is None:
+        return BSource.PACKED, "B: prepacked micropanels"
+    if b.foreign:
+        return BSource.PACKED, "B: packed per call, which puts its bytes in order"
+    if b.col == problem.unit:
+        limit, where = _rows_in_place(problem, context)
+        if problem.m <= limit:
+            why = f"B: read in place, {where}; packing pays from {limit + 1} rows"
+            return BSource.INPLACE, why
+        return BSource.PACKED, f"B: packed per call, {where}; in place pays up to {limit} rows"
+    if b.row == problem.unit:
+        limit = context.knob("rhs_turn_rows")
+        if problem.m <= limit:
+            why = f"B: its columns are contiguous and turned in registers up to {limit} rows"
+            return BSource.COLUMNS, why
+    return BSource.PACKED, "B: packed per call, because its rows are not contiguous"
+
+
+def spec_for(problem: Problem, source: BSource, isa: Isa) -> GemmSpec:
+    """The kernel for a source of B."""
+    tile = tile_for(problem.element, isa, problem.parts)
+    if source is BSource.COLUMNS:
+        tile = columns_tile(tile, isa, problem.parts)
+    return GemmSpec(problem.element, isa, tile, source, problem.epilogue, problem.parts)
+
+
+def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
+    """Up to how many rows of A a row-major B is better read in place, and why.
+
+    Measured by `benchmarks/knobs.py` (Zen 5, 32 MiB of L3, 2026-11-30; table in RESULTS.md): up to
+    4 MiB in place wins to 512 rows and beyond; beyond half of L3 it loses as soon as a second tile
+    rereads B; rows a multiple of a page apart collide in every cache.
+    """
+    assert problem.b is not None
+    rows, l3 = context.knob("rhs_pack_rows"), context.machine.l3.size
+    size = problem.k * problem.n * problem.unit
+    if size > l3 // 2:
+        tile = tile_for(problem.element, context.isa, problem.parts)
+        return tile.mr, "larger than half of L3"
+    if problem.b.row % _PAGE == 0:
+        return rows, "rows a multiple of a page apart"
+    if size <= l3 // 8:
+        return 16 * rows, "small beside L3"
+    return 2 * rows, "large beside L3"
+
+
+def is_direct(problem: Problem) -> tuple[bool, str]:
+    """Whether sums may rest in D between depth blocks, and C and bias be read where they are."""
+    unit, d, c, bias = problem.unit, problem.d, problem.c, problem.bias
+    if d.col != unit or (c is not None and c.col != unit):
+        return False, "D: through a tile buffer, D or C has no unit stride"
+    full = bias if problem.epilogue.bias is Bias.FULL else None
+    if full is not None and full.col != unit:
+        return False, "D: through a tile buffer, the bias has no unit stride"
+    if any(x is not None and x.foreign for x in (d, c, full)):
+        return False, "D: through a tile buffer, bytes are in foreign order"
+    if problem.k > problem.element.depth_block and problem.in_place and c is not None:
+        return False, "D: through a tile buffer, because C is D"
+    return True, ""
+
+
+def sweeps(problem: Problem, context: Context) -> bool:
+    """Whether few rows should run along the rows of an unpacked B instead of down its columns."""
+    size = problem.k * problem.n * problem.unit
+    long_rows = problem.n * problem.unit >= context.knob("sweep_row_bytes")
+    enough = problem.m <= SWEEP_ROWS and long_rows and size > context.machine.l2.size
+    bias = problem.bias
+    plain = bias is None or (not bias.foreign and bias.col in (0, problem.unit))
+    return 0 < problem.k and enough and plain
+
+
+class PackA(Enum):
+    """How rows of A reach the microkernel; the numbers are those of the job record."""
+
+    INPLACE = 0
+    PANELS = 1
+    ROWS = 2
+
+
+def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
+    """How A is read, the most rows of a microtile then, and why."""
+    mr = spec.tile.mr
+    if problem.a.foreign:
+        return PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order"
+    reuse = -(-problem.n * problem.parts // spec.nr)
+    stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")
+    row, col = abs(problem.a.row), abs(problem.a.col)
+    if problem.m < mr or reuse < enough or problem.k < spec.lanes:
+        return PackA.INPLACE, mr, f"A: read in place ({reuse} micropanels reuse it)"
+    if col >= stride:
+        why = f"A: packed per chunk, a depth step of {col} bytes wastes TLB entries"
+        return PackA.PANELS, mr, why
+    if problem.a.col == problem.unit and row:
+        l1 = context.machine.l1
+        way = max(l1.line, l1.size // l1.ways)
+        # Rows whose distance is a multiple of the way size share sets: met at every depth step,
+        # they must leave room for B and D.  Lower tiles cost less than a copy while enough sums
+        # remain to hide the latency of a multiply-add (f32 at 1024, 12 ways: 8 and 10 rows in place
+        # 97 %, rows copied 94 %; f64 at 2048: 8 rows 98 %, 10 rows 96 %; Zen 5, 2026-11-30).
+        sets = max(1, way // math.gcd(row, way))
+        fit = (l1.ways - 4) * sets
+        if fit < mr and fit * problem.parts * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY:
+            return PackA.INPLACE, fit, f"A: read in place, {fit} rows at a time share L1 sets"
+        if fit < mr:
+            return PackA.ROWS, mr, f"A: rows copied per chunk, their distance {row} collides in L1"
+    return PackA.INPLACE, mr, "A: read in place by broadcast"
