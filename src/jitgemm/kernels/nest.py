@@ -22,6 +22,7 @@ from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.pack import Source, pack_panels
 from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS, sweep_function, window
+from jitgemm.kernels.tilecopy import copy_tile
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
@@ -71,18 +72,6 @@ def pack_a(spec: GemmSpec) -> Function:
     return Function(f"{spec.symbol}_pack_a", params, body)
 
 
-def _copy_tile(
-    k: Kernel, spec: GemmSpec, source: tuple[Ptr, Int, Int], target: tuple[Ptr, Int, Int],
-    shape: tuple[Int, Int],
-) -> None:  # fmt: skip
-    """Copy a tile element by element between any strides."""
-    (src, src_row, src_col), (dst, dst_row, dst_col) = source, target
-    for i in k.range(0, shape[0]):
-        for j in k.range(0, shape[1]):
-            x = k.load(src + i * src_row + j * src_col, spec.element)
-            k.store(dst + i * dst_row + j * dst_col, x)
-
-
 def _tile(spec: GemmSpec) -> Function:
     """One microtile over the depth ``p0 .. p1``, block by block.
 
@@ -130,11 +119,11 @@ def _tile(spec: GemmSpec) -> Function:
         tile.set("target_row", row_stride)
         if spec.epilogue.beta:
             source = (tile.pointer("c"), job.int("c_row"), job.int("c_col"))
-            _copy_tile(k, spec, source, (c_buffer, row_stride, unit), shape)
+            copy_tile(k, spec.element, source, (c_buffer, row_stride, unit), shape)
             tile.set("c", c_buffer)
             tile.set("c_row", row_stride)
         k.call(direct, job_at, tile_at, a, b, variant, p0, p1)
-        _copy_tile(k, spec, (buffer, row_stride, unit), out, shape)
+        copy_tile(k, spec.element, (buffer, row_stride, unit), out, shape)
 
     params = parameters("job* tile* a* b* variant p0 p1")
     direct = Function(f"{spec.symbol}_tile", params, body)

@@ -25,8 +25,12 @@ from jitgemm.lang.core import Cond, Int, IntLike, Kernel, Ptr, Vec
 
 __all__ = ["Source", "pack_panels"]
 
-# Bytes of depth per strip of the transposing paths: a cache line.
+# Bytes of depth per strip of the path that moves units: a cache line.
 _STRIP_BYTES = 64
+# Bytes of depth per strip of the path that moves blocks: how far a vector's worth of lines is read
+# before the next ones.  With a cache line (32 lines at a time for 16 floats) strides of 4 KiB and
+# more lose a third to a half; 256 to 2048 are equal within noise (Zen 5, 2026-11-30).
+_BLOCK_STRIP_BYTES = 512
 # Rows of the source per sweep of the copying path: 8 streams to read.  4 to 16 are equal within
 # noise; the whole depth at once takes 22 % longer at 4096 x 4096 (Zen 5, 2026-11-30).
 _STRIP_ROWS = 8
@@ -207,14 +211,11 @@ class _Blocks:
         """How many depth steps are done in blocks."""
 
     def panel(self, src: Ptr, dst: Ptr, live: Int) -> None:
-        """One panel, of which ``live`` lines exist.
-
-        All lines of a panel are read at once, a cache line of each: n * across streams.
-        """
+        """One panel, of which ``live`` lines exist."""
         k, n, packing = self.k, self.n, self.packing
         unit_bytes, stride = packing.unit_bytes, packing.source.lead_stride
         block = transposed_copy(packing.element, packing.lanes, packing.source.unit)
-        strip = max(n, _STRIP_BYTES // unit_bytes)
+        strip = _BLOCK_STRIP_BYTES // unit_bytes
         for _ in k.when(self.rows > 0):
             for i in k.range(0, self.across * n):
                 k.store_ptr(
