@@ -298,7 +298,7 @@ def test_copy_tile(isa: Isa, element: ElementType, unit: int) -> None:
     shapes = ((lanes, 2 * lanes), (lanes + 1, lanes + 3), (max(1, lanes - 2), 2 * lanes + 1))
     for one in LAYOUTS:
         for other in ("rows", "packed rows", "packed cols"):
-            for shape in (*shapes, (1, 1)):
+            for shape in (*shapes, (1, 1), (1, 2 * lanes), (2 * lanes, 1)):
                 check_tile(isa, element, unit, (one, other), shape)
             check_tile(isa, element, unit, (other, one), shapes[1])
         check_tile(isa, element, unit, (one, "cols"), shapes[1], swap=True)
