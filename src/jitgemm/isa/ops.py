@@ -50,6 +50,18 @@ _BASE = (
     ),
 )
 
+_BSWAP = Op(
+    "bswap",
+    1,
+    (
+        "{t}i = bitcast {v} {a} to {i}",
+        "{t} = call {i} @llvm.bswap.{si}({i} {t}i)",
+        "{r} = bitcast {i} {t} to {v}",
+    ),
+    lambda a: a.byteswap(),
+    "declare {i} @llvm.bswap.{si}({i})",
+)
+
 _FUSED_MADD = Op(
     "madd",
     3,
@@ -66,5 +78,5 @@ _TWO_ROUNDING_MADD = Op(
     lambda a, b, c: np.add(np.multiply(a, b), c),
 )
 
-FUSED_OPS = {op.name: op for op in (*_BASE, _FUSED_MADD)}
-TWO_ROUNDING_OPS = {op.name: op for op in (*_BASE, _TWO_ROUNDING_MADD)}
+FUSED_OPS = {op.name: op for op in (*_BASE, _BSWAP, _FUSED_MADD)}
+TWO_ROUNDING_OPS = {op.name: op for op in (*_BASE, _BSWAP, _TWO_ROUNDING_MADD)}

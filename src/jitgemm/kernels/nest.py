@@ -45,7 +45,7 @@ def pack_b(spec: GemmSpec) -> Function:
         rs, cs = job.int("b_row"), job.int("b_col")
         at = job.pointer("b") + j0 // spec.parts * cs + p0 * rs
         columns = (j1 - j0) // spec.parts
-        source = Source(at, cs, rs, columns, p1 - p0, spec.parts, job.int("swap_b"))
+        source = Source(at, cs, rs, columns, p1 - p0, spec.parts, job.int("swap_b").differs(0))
         pack_panels(k, spec.element, source, (target, job.int("panel_stride")), spec.nr)
 
     params = parameters("job* target* j0 j1 p0 p1")
@@ -62,13 +62,12 @@ def pack_a(spec: GemmSpec) -> Function:
     def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
         job = JOB.view(k, job_at)
         row, col = job.int("source_row"), job.int("source_col")
-        width, swap = job.int("pack_a_width"), job.int("swap_a")
-        for panels in k.branches(job.int("pack_a").equals(1)):
-            if panels:
-                matrix = Source(source, row, col, rows, depth, spec.parts, swap)
-            else:
-                matrix = Source(source, col, row, depth, rows, spec.parts, swap)
-            pack_panels(k, spec.element, matrix, (target, job.int("a_tile")), width)
+        panels = job.int("pack_a").equals(1)
+        lead, deep = k.select(panels, row, col), k.select(panels, col, row)
+        width, swap = job.int("pack_a_width"), job.int("swap_a").differs(0)
+        sizes = k.select(panels, rows, depth), k.select(panels, depth, rows)
+        matrix = Source(source, lead, deep, *sizes, spec.parts, swap)
+        pack_panels(k, spec.element, matrix, (target, job.int("a_tile")), width)
 
     params = parameters("job* source* target* rows depth")
     return Function(f"{spec.symbol}_pack_a", params, body)
@@ -123,7 +122,7 @@ def _tile(spec: GemmSpec) -> Function:
         def bring(name: str) -> None:
             space = k.scratch(tile_bytes)
             source = (tile.pointer(name), job.int(f"{name}_row"), job.int(f"{name}_col"))
-            swap = job.int(f"swap_{name}")
+            swap = job.int(f"swap_{name}").differs(0)
             copy_tile(k, spec.element, source, (space, row_stride, unit), shape, spec.parts, swap)
             tile.set(name, space)
             tile.set(f"{name}_row", row_stride)
@@ -133,7 +132,7 @@ def _tile(spec: GemmSpec) -> Function:
         if spec.epilogue.bias is Bias.FULL:
             bring("bias")
         k.call(direct, job_at, tile_at, a, b, variant, p0, p1)
-        swap = job.int("swap_d")
+        swap = job.int("swap_d").differs(0)
         copy_tile(k, spec.element, (buffer, row_stride, unit), out, shape, spec.parts, swap)
 
     params = parameters("job* tile* a* b* variant p0 p1")
@@ -224,12 +223,12 @@ def _chunk(spec: GemmSpec) -> Function:
 
     def bias_of_columns(k: Kernel, job: View, j: Int, cols: Int, buffer: Ptr) -> Ptr:
         """One number per column from ``j`` on, side by side."""
-        stride, swap, element = job.int("bias_col"), job.int("swap_bias"), spec.element
+        stride, swap = job.int("bias_col"), job.int("swap_bias").differs(0)
         at = k.var(job.pointer("bias") + j // spec.parts * stride)
-        for _ in k.when(stride.differs(spec.unit) | swap.differs(0)):
+        for _ in k.when(stride.differs(spec.unit) | swap):
             none, shape = k.const(0), (k.const(1), cols // spec.parts)
             source, target = (at.value, none, stride), (buffer, none, k.const(spec.unit))
-            copy_tile(k, element, source, target, shape, spec.parts, swap)
+            copy_tile(k, spec.element, source, target, shape, spec.parts, swap)
             at.value = buffer
         return at.value
 

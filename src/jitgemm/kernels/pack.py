@@ -5,9 +5,14 @@ side by side.  For B the leading axis is columns, for A rows; only the strides d
 what does not exist repeats the first element, so that the product needs no masks and its unused
 lanes raise no floating-point flag that a used one does not (zeros would: infinity times zero).
 
-Two paths write the same bytes: leading axis contiguous (whole vectors are copied), and any other
-stride (a transpose in strips of depth, so that a cache line of the source is used up while it is
-still near).
+What is moved are units: one element of a real matrix, two (``re``, ``im``) of a complex one.
+
+Three paths write the same bytes:
+
+* leading axis contiguous: whole vectors are copied;
+* depth contiguous: square blocks are transposed in registers;
+* any other stride, or another byte order: a unit at a time, in strips of depth, so that a cache
+  line of the source is used up while it is still near.
 """
 
 from __future__ import annotations
@@ -15,20 +20,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jitgemm.isa.types import ElementType
-from jitgemm.lang.core import Int, IntLike, Kernel, Ptr
+from jitgemm.kernels.transpose import POINTER, transposed_copy
+from jitgemm.lang.core import Cond, Int, IntLike, Kernel, Ptr, Vec
 
 __all__ = ["Source", "pack_panels"]
 
-# Depth steps per strip of the transposing path: 16 floats or 8 doubles fill a cache line.
+# Bytes of depth per strip of the path that moves units: a cache line.
 _STRIP_BYTES = 64
+# Bytes of depth per strip of the path that moves blocks: how far a vector's worth of lines is read
+# before the next ones.  With a cache line (32 lines at a time for 16 floats) strides of 4 KiB and
+# more lose a third to a half; 256 to 2048 are equal within noise (Zen 5, 2026-11-30).
+_BLOCK_STRIP_BYTES = 512
 # Rows of the source per sweep of the copying path: 8 streams to read.  4 to 16 are equal within
 # noise; the whole depth at once takes 22 % longer at 4096 x 4096 (Zen 5, 2026-11-30).
 _STRIP_ROWS = 8
+# Lines read at once by the block path where the width is known at run time only.  It is the height
+# of a register tile; wider panels (rows of A copied side by side) have their own contiguous path.
+_MOST_LINES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A two-dimensional operand seen as leading axis by depth; strides in bytes."""
+    """A two-dimensional operand seen as leading axis by depth.
+
+    Counts are in units of ``unit`` elements, strides in bytes from one unit to the next.
+    """
 
     at: Ptr
     lead_stride: Int
@@ -36,7 +52,8 @@ class Source:
     lead: Int
     depth: Int
     unit: int = 1
-    swap: Int | None = None
+    swap: Cond | None = None
+    """Whether the bytes of each element are in the other order; nothing: they never are."""
 
 
 def pack_panels(
@@ -46,95 +63,168 @@ def pack_panels(
     target: tuple[Ptr, IntLike],
     width: IntLike,
 ) -> None:
-    """Pack ``source`` into micropanels of ``width`` at ``target = (address, panel stride)``."""
-    for contiguous in k.branches(source.lead_stride.equals(element.bytes * source.unit)):
-        if contiguous:
-            _copy(k, element, source, target, width)
+    """Pack ``source`` into micropanels of ``width`` elements at ``target = (at, panel stride)``."""
+    packing = _Packing(k, element, source, target, width)
+    if source.swap is None:
+        packing.plain()
+        return
+    for swapped in k.branches(source.swap):
+        if swapped:
+            packing.across(swap=True)
         else:
-            _transpose(k, element, source, target, width)
+            packing.plain()
 
 
-def _copy(
-    k: Kernel, element: ElementType, source: Source, target: tuple[Ptr, IntLike], width: IntLike
-) -> None:
-    """Leading axis contiguous.
+class _Packing:
+    """One operand on its way into micropanels."""
 
-    Sweep a strip of depth over all panels, a row of the strip at a time.
+    def __init__(
+        self,
+        k: Kernel,
+        element: ElementType,
+        source: Source,
+        target: tuple[Ptr, IntLike],
+        width: IntLike,
+    ) -> None:
+        self.k, self.element, self.source = k, element, source
+        self.base, self.panel_stride = target
+        self.width = width
+        self.lanes, self.size = k.isa.lanes(element), element.bytes
+        self.unit_bytes = source.unit * self.size
+        self.row_bytes = k.const(width) * self.size
+        # Units, where the rest of this class counts elements.
+        self.items = width if source.unit == 1 else width // source.unit
 
-    Sweeping panel by panel instead reads a few lines per row of the source, which defeats its
-    prefetching.
-    """
-    base, panel_stride = target
-    size = element.bytes
-    step = k.const(width) * size
-    source = Source(
-        source.at, source.lead_stride, source.depth_stride, source.lead * source.unit, source.depth
-    )
-    whole = source.lead // width * width
-    for p0 in k.range(0, source.depth, _STRIP_ROWS):
-        p1 = k.min(p0 + _STRIP_ROWS, source.depth)
-        for start in k.range(0, whole, width):
-            dst = base + start // width * panel_stride
+    def plain(self) -> None:
+        """Elements as they are."""
+        for contiguous in self.k.branches(self.source.lead_stride.equals(self.unit_bytes)):
+            if contiguous:
+                self.along()
+            else:
+                self.across(swap=False)
+
+    # -- leading axis contiguous ------------------------------------------------------------------
+    def along(self) -> None:
+        """Sweep a strip of depth over all panels, a row of the strip at a time.
+
+        Sweeping panel by panel instead reads a few lines per row of the source, which defeats its
+        prefetching.
+        """
+        k, source, width, size = self.k, self.source, self.width, self.size
+        lead = source.lead * source.unit
+        whole = lead // width * width
+        for p0 in k.range(0, source.depth, _STRIP_ROWS):
+            p1 = k.min(p0 + _STRIP_ROWS, source.depth)
+            for start in k.range(0, whole, width):
+                dst = self.base + start // width * self.panel_stride
+                for p in k.range(p0, p1):
+                    line = source.at + start * size + p * source.depth_stride
+                    self._whole_row(line, dst + p * self.row_bytes)
+            for _ in k.when(whole < lead):
+                dst = self.base + whole // width * self.panel_stride
+                for p in k.range(p0, p1):
+                    line = source.at + whole * size + p * source.depth_stride
+                    self._part_of_row(line, dst + p * self.row_bytes, lead - whole)
+
+    def _whole_row(self, src: Ptr, dst: Ptr) -> None:
+        """``width`` elements; whole vectors if the width is known and a multiple of them."""
+        k, lanes, size = self.k, self.lanes, self.size
+        if isinstance(self.width, int) and self.width % lanes == 0:
+            for at in range(0, self.width, lanes):
+                k.store(dst + at * size, k.load(src + at * size, self.element, lanes))
+        else:
+            self._part_of_row(src, dst, k.const(self.width))
+
+    def _part_of_row(self, src: Ptr, dst: Ptr, live: Int) -> None:
+        """``live`` elements (at least one unit), the first unit again up to ``width``."""
+        k, element, lanes, size = self.k, self.element, self.lanes, self.size
+        whole = live // lanes * lanes
+        for j in k.range(0, whole, lanes):
+            k.store(dst + j * size, k.load(src + j * size, element, lanes))
+        first = self._everywhere(k.load(src, element, self.source.unit))
+        for j in k.range(whole, self.width, lanes):
+            wanted = k.mask(k.const(self.width) - j, element, lanes)
+            v = k.load(src + j * size, element, lanes, k.mask(live - j, element, lanes), first)
+            k.store(dst + j * size, v, wanted)
+
+    def _everywhere(self, unit: Vec) -> Vec:
+        """A unit in every place of a vector."""
+        if unit.lanes == 1:
+            return self.k.splat(unit, self.lanes)
+        return self.k.shuffle(unit, unit, [i % unit.lanes for i in range(self.lanes)])
+
+    # -- any other axis ---------------------------------------------------------------------------
+    def across(self, *, swap: bool) -> None:
+        """Panel by panel: blocks transposed in registers as far as they go, then unit by unit."""
+        k, source, items = self.k, self.source, self.items
+        n = self.lanes // source.unit
+        blocks = None if swap or n == 1 else _Blocks(self, n)
+        for start in k.range(0, source.lead, items):
+            live = k.min(items, source.lead - start)
+            src = source.at + start * source.lead_stride
+            dst = self.base + start // items * self.panel_stride
+            if blocks is not None:
+                blocks.panel(src, dst, live)
+            self._units(src, dst, live, k.const(0) if blocks is None else blocks.rows, swap=swap)
+
+    def _units(self, src: Ptr, dst: Ptr, live: Int, first: Int, *, swap: bool) -> None:
+        """Depth from ``first``: strips of it, a leading unit at a time."""
+        k, source, element = self.k, self.source, self.element
+
+        def column(line: Ptr, target: Ptr, p0: Int, p1: Int) -> None:
             for p in k.range(p0, p1):
-                line = source.at + start * size + p * source.depth_stride
-                _copy_whole(k, element, (line, dst + p * step), width)
-        for _ in k.when(whole < source.lead):
-            dst = base + whole // width * panel_stride
-            for p in k.range(p0, p1):
-                line = source.at + whole * size + p * source.depth_stride
-                _copy_part(k, element, (line, dst + p * step), source.lead - whole, width)
+                x = k.load(line + p * source.depth_stride, element, source.unit)
+                k.store(target + p * self.row_bytes, k.op("bswap", x) if swap else x)
 
-
-def _copy_whole(k: Kernel, element: ElementType, where: tuple[Ptr, Ptr], width: IntLike) -> None:
-    """``width`` elements; whole vectors if the width is known and a multiple of them."""
-    src, dst = where
-    lanes, size = k.isa.lanes(element), element.bytes
-    if isinstance(width, int) and width % lanes == 0:
-        for at in range(0, width, lanes):
-            k.store(dst + at * size, k.load(src + at * size, element, lanes))
-    else:
-        _copy_part(k, element, where, k.const(width), width)
-
-
-def _copy_part(
-    k: Kernel, element: ElementType, where: tuple[Ptr, Ptr], live: Int, width: IntLike
-) -> None:
-    """``live`` elements (at least one), the first one again up to ``width``."""
-    src, dst = where
-    lanes, size = k.isa.lanes(element), element.bytes
-    whole = live // lanes * lanes
-    for j in k.range(0, whole, lanes):
-        k.store(dst + j * size, k.load(src + j * size, element, lanes))
-    first = k.splat(k.load(src, element), lanes)
-    for j in k.range(whole, width, lanes):
-        wanted = k.mask(k.const(width) - j, element, lanes)
-        v = k.load(src + j * size, element, lanes, k.mask(live - j, element, lanes), first)
-        k.store(dst + j * size, v, wanted)
-
-
-def _transpose(
-    k: Kernel, element: ElementType, source: Source, target: tuple[Ptr, IntLike], width: IntLike
-) -> None:
-    base, panel_stride = target
-    size = element.bytes
-    step = k.const(width) * size
-    unit = source.unit
-    strip = _STRIP_BYTES // size
-    w = k.const(width) // unit
-    for start in k.range(0, source.lead, w):
-        live = k.min(w, source.lead - start)
-        src = source.at + start * source.lead_stride
-        dst = base + start // w * panel_stride
-        for p0 in k.range(0, source.depth, strip):
+        strip = _STRIP_BYTES // self.unit_bytes
+        for p0 in k.range(first, source.depth, strip):
             p1 = k.min(p0 + strip, source.depth)
             for i in k.range(0, live):
-                line = src + i * source.lead_stride
-                column = dst + i * (size * unit)
-                for p in k.range(p0, p1):
-                    k.store(
-                        column + p * step, k.load(line + p * source.depth_stride, element, unit)
-                    )
-            for i in k.range(live, w):
-                column = dst + i * (size * unit)
-                for p in k.range(p0, p1):
-                    k.store(column + p * step, k.load(src + p * source.depth_stride, element, unit))
+                column(src + i * source.lead_stride, dst + i * self.unit_bytes, p0, p1)
+            for i in k.range(live, self.items):
+                column(src, dst + i * self.unit_bytes, p0, p1)
+
+
+class _Blocks:
+    """Blocks of ``n`` by ``n`` units, read along a contiguous depth.
+
+    Lines that do not exist are the first one's, once more.  Blocks are stored whole: where they are
+    wider than the panel, what sticks out of a row is overwritten with the rows that follow.  So the
+    rightmost block of a row goes first, and the last rows are left to the path that moves units.
+    Masked stores would do without this order (and be as fast on Zen 5), but become a branch per
+    lane where there are none.
+    """
+
+    def __init__(self, packing: _Packing, n: int) -> None:
+        k, source, items = packing.k, packing.source, packing.items
+        self.k, self.packing, self.n = k, packing, n
+        self.across: Int = k.ceil_div(items, n)
+        fits: Cond = source.depth_stride.equals(packing.unit_bytes)
+        if isinstance(items, int):
+            most = -(-items // n) * n
+        else:
+            most = _MOST_LINES
+            fits &= self.across * n <= most
+        sticks_out = self.across * n - items
+        rows = source.depth - k.ceil_div(sticks_out, items)
+        self.table = k.scratch(most * POINTER)
+        self.rows: Int = k.select(fits & (rows >= n), rows, k.const(0))
+        """How many depth steps are done in blocks."""
+
+    def panel(self, src: Ptr, dst: Ptr, live: Int) -> None:
+        """One panel, of which ``live`` lines exist."""
+        k, n, packing = self.k, self.n, self.packing
+        unit_bytes, stride = packing.unit_bytes, packing.source.lead_stride
+        block = transposed_copy(packing.element, packing.lanes, packing.source.unit)
+        strip = _BLOCK_STRIP_BYTES // unit_bytes
+        for _ in k.when(self.rows > 0):
+            for i in k.range(0, self.across * n):
+                k.store_ptr(
+                    self.table + i * POINTER, src + k.select(i < live, i, k.const(0)) * stride
+                )
+        for p in k.range(0, self.rows, strip):
+            end = k.min(p + strip, self.rows)
+            for g in k.range(0, self.across):
+                at = (self.across - 1 - g) * n
+                lines, target = self.table + at * POINTER, dst + at * unit_bytes
+                k.call(block, lines, p, end, target, packing.row_bytes)

@@ -281,6 +281,8 @@ class LlvmKernel(Kernel):
             "v": self.vector_type(shape.element, shape.lanes),
             "m": self._mask_type(shape.lanes),
             "s": self._suffix(shape.element, shape.lanes),
+            "i": f"<{shape.lanes} x i{shape.element.bits}>",
+            "si": f"v{shape.lanes}i{shape.element.bits}",
             **{hole: x.handle for hole, x in zip("abc", args, strict=False)},
         }
         result = self._name()
