@@ -151,11 +151,21 @@ def batched_shape(x1: Array, x2: Array) -> tuple[int, ...]:
     return (*batch, *(x1.shape[-2:-1]), *(x2.shape[-1:] if x2.ndim > 1 else ()))
 
 
+def _has_say(x: object) -> bool:
+    """Whether NumPy asks ``x`` what becomes of a product: a subclass, or a type with a protocol."""
+    kind = type(x)
+    if kind in (np.ndarray, np.memmap) or issubclass(kind, np.generic):
+        return False
+    return hasattr(kind, "__array_ufunc__") or hasattr(kind, "__array_wrap__")
+
+
 def _matmul_slow(x1: Any, x2: Any, out: Any = None, threads: object = None) -> Any:
     """Everything the generated entry does not do: planning, batches, vectors, delegation."""
-    left, right = np.asarray(x1), np.asarray(x2)
     if isinstance(x2, PackedRhs):
-        return gemm(left, x2, out=out, threads=threads)  # type: ignore[arg-type]
+        return gemm(np.asarray(x1), x2, out=out, threads=threads)  # type: ignore[arg-type]
+    if _has_say(x1) or _has_say(x2) or _has_say(out):
+        return np.matmul(x1, x2, out=out)
+    left, right = np.asarray(x1), np.asarray(x2)
     if not covers(left, right):
         return np.matmul(x1, x2, out=out)
     count = resolve_threads(threads)
@@ -232,7 +242,8 @@ def matmul(
     """``x1 @ x2`` with NumPy's rules: vectors, matrices, stacks that broadcast.
 
     float32 with float32 and float64 with float64 run here; every other pair of types is passed on
-    to :func:`numpy.matmul`.
+    to :func:`numpy.matmul`, and so are operands that have a say in the result: subclasses of arrays
+    (but not :class:`numpy.memmap`), objects with ``__array_ufunc__`` or ``__array_wrap__``.
 
     Args:
         x1: ``(..., m, k)`` or ``(k,)``, an array of one or more dimensions.
