@@ -50,7 +50,8 @@ def _format(bits: int, p: int, root: int) -> Format:
             # Carries into the exponent from 1/sqrt(2) on, so that mantissas surround 1.
             "BIAS": one - root,
             "EXPONENT": every ^ ((1 << p) - 1),
-            "HEAD": every ^ ((1 << -(-p // 2)) - 1),
+            # Half the significand, the bit that is not stored included.
+            "HEAD": every ^ ((1 << (p // 2 + 1)) - 1),
         },
     )
 
