@@ -5,6 +5,8 @@ pass.  ``prepack_rhs`` packs fixed weights once; ``plan`` prepares a product for
 nanoseconds of overhead.
 """
 
+from jitgemm.api import math
+from jitgemm.api.activations import clip, leaky_relu
 from jitgemm.api.config import get_num_threads, set_num_threads, show_config, threads
 from jitgemm.api.functions import gemm, matmul
 from jitgemm.api.plans import Plan, plan
@@ -22,8 +24,11 @@ __all__ = [
     "PackedRhs",
     "Plan",
     "Workspace",
+    "clip",
     "gemm",
     "get_num_threads",
+    "leaky_relu",
+    "math",
     "matmul",
     "plan",
     "prepack_lhs",

@@ -125,10 +125,11 @@ def operands(element: ElementType, arity: int, lanes: int) -> list[Array]:
     """Columns of operands: all tuples of special values, then random and cancelling ones."""
     rng, dtype = np.random.default_rng(arity), dtype_of(element)
     special = specials(element)
-    if arity == 3:  # a third of the triples: all pairs, and every value as addend of some
-        tuples = np.array(list(itertools.product(special, special, special)), dtype)[::3]
-    else:
-        tuples = np.array(list(itertools.product(special, repeat=arity)), dtype)
+    # Of more operands than two a part of all tuples, still every pair of values in each two places:
+    # the strides share no divisor with the number of values.
+    stride = {3: 4, 4: 97}.get(arity, 1)
+    assert np.gcd(stride, special.size) == 1
+    tuples = np.array(list(itertools.product(special, repeat=arity))[::stride], dtype)
     exponents = rng.integers(-20, 20, (arity, 512))
     random = (rng.standard_normal((arity, 512)) * 2.0**exponents).astype(dtype)
     close = rng.uniform(1, 2, (arity, 512)).astype(dtype)
@@ -155,6 +156,10 @@ def op_function(name: str, arity: int, element: ElementType, lanes: int) -> Func
     return function(f"op_{name}_{element}x{lanes}", params, body)
 
 
+BITS = {"exponent", "mantissa", "pow2", "bswap"}
+"""Operations on bit patterns: what they make of a NaN is no NaN."""
+
+
 def op_rows() -> list[Any]:
     return [
         pytest.param(*p.values, name, id=f"{p.id}-{name}", marks=p.marks)
@@ -175,8 +180,9 @@ def test_op(isa: Isa, name: str, element: ElementType, scalar: bool) -> None:  #
     out = execute(f, isa, arrays, columns[0].size)["out"]
     with np.errstate(all="ignore"):
         assert_same(out, np.asarray(op.meaning(*columns)), name)
-    assert np.isnan(out).any()  # the special values got through
-    assert np.isinf(out).any()
+    if name not in BITS:
+        assert np.isnan(out).any()  # the special values got through
+        assert np.isinf(out).any()
 
 
 # -- integers and control --------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from jitgemm.errors import LanguageError
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, T, Var, Vec
+from jitgemm.lang.template import Holes, float_text, shape_holes
 
 __all__ = ["LlvmKernel", "LlvmModule"]
 
@@ -128,14 +129,6 @@ class LlvmKernel(Kernel):
     def vector_type(element: ElementType, lanes: int) -> str:
         """LLVM's spelling of ``lanes`` elements."""
         return element.llvm if lanes == 1 else f"<{lanes} x {element.llvm}>"
-
-    @staticmethod
-    def _mask_type(lanes: int) -> str:
-        return "i1" if lanes == 1 else f"<{lanes} x i1>"
-
-    @staticmethod
-    def _suffix(element: ElementType, lanes: int) -> str:
-        return element.suffix if lanes == 1 else f"v{lanes}{element.suffix}"
 
     # -- integers, conditions, pointers ---------------------------------------------------------
     def const(self, value: IntLike) -> Int:
@@ -277,22 +270,14 @@ class LlvmKernel(Kernel):
             raise LanguageError(f"{name} takes {row.arity} operands, not {len(args)}")
         if any((x.element, x.lanes) != (shape.element, shape.lanes) for x in args):
             raise LanguageError(f"{name}: operands of different shapes")
-        holes = {
-            "v": self.vector_type(shape.element, shape.lanes),
-            "m": self._mask_type(shape.lanes),
-            "s": self._suffix(shape.element, shape.lanes),
-            "i": f"<{shape.lanes} x i{shape.element.bits}>",
-            "si": f"v{shape.lanes}i{shape.element.bits}",
-            **{hole: x.handle for hole, x in zip("abc", args, strict=False)},
-        }
-        result = self._name()
-        temporary = self._name()
+        holes = Holes(self._name, shape_holes(shape.element, shape.lanes))
+        holes |= {hole: x.handle for hole, x in zip("abcd", args, strict=False)}
         for line in row.text:
-            text = line.format(r=result, t=temporary, **holes)
+            text = line.format_map(holes)
             self._emit(text.replace("zeroinitializer", "0.0") if shape.lanes == 1 else text)
-        if row.declares:
-            self.module.declare(row.declares.format(**holes))
-        return Vec(self, result, shape.element, shape.lanes)
+        for line in row.declares.splitlines():
+            self.module.declare(line.format_map(holes))
+        return Vec(self, holes["r"], shape.element, shape.lanes)
 
     def shuffle(self, a: Vec, b: Vec, lanes: Sequence[int]) -> Vec:
         if (a.element, a.lanes) != (b.element, b.lanes) or a.lanes == 1 or len(lanes) == 1:
@@ -312,11 +297,10 @@ class LlvmKernel(Kernel):
         return Vec(self, "0.0" if lanes == 1 else f"<{values}>", element, lanes)
 
     def literal(self, value: float, element: ElementType, lanes: int) -> Vec:
-        # Hexadecimal digits of a double, exactly representable in the type, as LLVM wants them.
         rounded = value
         if element.bytes == 4:
             rounded = struct.unpack("f", bytes(ctypes.c_float(value)))[0]
-        text = f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
+        text = float_text(rounded)
         values = ", ".join([f"{element.llvm} {text}"] * lanes)
         return Vec(self, text if lanes == 1 else f"<{values}>", element, lanes)
 

@@ -1,0 +1,104 @@
+"""Functions for traced epilogues; on NumPy arrays and numbers they are NumPy's.
+
+In a product's epilogue they become generated code, with these greatest errors in units in the last
+place (fused multiply-add sets; the portable one in parentheses), results in the subnormal range
+included:
+
+==========  ===========  ===========
+function    float32      float64
+==========  ===========  ===========
+exp         1.1 (1.1)    0.9 (0.9)
+log         1.0 (1.0)    0.8 (0.8)
+tanh        1.5 (1.5)    1.4 (1.4)
+erf         1.2 (1.2)    1.0 (1.1)
+sigmoid     1.1 (1.1)    0.9 (0.9)
+gelu        1.5 (1.6)    1.6 (1.6)
+gelu_tanh   1.2 (1.2)    0.9 (0.9)
+silu        1.1 (1.1)    0.9 (0.9)
+hardswish   1.2 (1.6)    1.2 (1.6)
+==========  ===========  ===========
+
+Arithmetic and ``sqrt`` are correctly rounded; the sum of a product is rounded twice, as in NumPy.
+NaN gives NaN.  Infinities, zeros and overflow give the limit of the function: ``tanh(-inf) == -1``,
+``log(0) == -inf``, and ``gelu``, ``gelu_tanh``, ``silu`` and ``hardswish`` of -inf are -0, where
+their formulas would give NaN.  ``minimum`` and ``maximum`` are NaN if one operand is; of two equal
+operands (zeros of two signs) they give the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgemm.api.reference import erf_array, sigmoid_array
+from jitgemm.api.tracing import Condition, Value, apply, where_traced
+
+__all__ = [
+    "abs", "erf", "exp", "log", "maximum", "minimum", "sigmoid", "sqrt", "tanh", "where",
+]  # fmt: skip
+
+
+_TRACED = (Value, Condition)
+
+
+def _unary(name: str, x: Any, on_arrays: Callable[[Any], Any]) -> Any:
+    return apply(name, x) if isinstance(x, _TRACED) else on_arrays(x)
+
+
+def _binary(name: str, a: Any, b: Any, on_arrays: Callable[[Any, Any], Any]) -> Any:
+    traced = isinstance(a, _TRACED) or isinstance(b, _TRACED)
+    return apply(name, a, b) if traced else on_arrays(a, b)
+
+
+def exp(x: Any) -> Any:
+    """``e**x``."""
+    return _unary("exp", x, np.exp)
+
+
+def log(x: Any) -> Any:
+    """The natural logarithm."""
+    return _unary("log", x, np.log)
+
+
+def sqrt(x: Any) -> Any:
+    """The square root."""
+    return _unary("sqrt", x, np.sqrt)
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent."""
+    return _unary("tanh", x, np.tanh)
+
+
+def erf(x: Any) -> Any:
+    """The error function."""
+    return _unary("erf", x, erf_array)
+
+
+def sigmoid(x: Any) -> Any:
+    """The logistic function ``1 / (1 + exp(-x))``."""
+    return _unary("sigmoid", x, sigmoid_array)
+
+
+def abs(x: Any) -> Any:
+    """The absolute value."""
+    return _unary("abs", x, np.abs)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of two; NaN if one is."""
+    return _binary("minimum", a, b, np.minimum)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The greater of two; NaN if one is."""
+    return _binary("maximum", a, b, np.maximum)
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """``x`` where the condition holds, else ``y``."""
+    if any(isinstance(a, _TRACED) for a in (condition, x, y)):
+        return where_traced(condition, x, y)
+    return np.where(condition, x, y)

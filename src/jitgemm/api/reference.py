@@ -1,0 +1,111 @@
+"""What programs mean, on NumPy arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgemm.isa.ops import FUSED_OPS
+from jitgemm.kernels.expression import OPERATIONS, Program
+
+__all__ = ["erf_array", "reference", "sigmoid_array"]
+
+
+def _floating(x: Any) -> Any:
+    """An array or NumPy scalar of float32 or float64; other numbers become float64."""
+    a = np.asarray(x)
+    return a if a.dtype.kind == "f" else a.astype(np.float64)
+
+
+def _result(x: Any, like: Any) -> Any:
+    """In the type of ``like``; a number for a number."""
+    out = np.asarray(x, like.dtype)
+    return out[()] if out.ndim == 0 else out
+
+
+def erf_array(x: Any) -> Any:
+    """The error function of an array, in its type."""
+    a = _floating(x)
+    return _result(np.vectorize(math.erf, otypes=[np.float64])(a), a)
+
+
+def _erfc(x: Any) -> Any:
+    return np.vectorize(math.erfc, otypes=[np.float64])(x)
+
+
+def sigmoid_array(x: Any) -> Any:
+    """The logistic function of an array, in its type, accurate on the left."""
+    a = _floating(x)
+    return _result(_sigmoid(a.astype(np.float64)), a)
+
+
+def _sigmoid(x: Any) -> Any:
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0, e, 1.0) / (1.0 + e)
+
+
+def _gated(v: Any, sigmoidal: Any) -> Any:
+    """``v * s(v)``, and its limit where that is infinity times zero."""
+    return np.where(v == -np.inf, -0.0, v * sigmoidal)
+
+
+def _gelu_tanh(v: Any) -> Any:
+    return _gated(v, _sigmoid(2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)))
+
+
+# In double precision, whatever the type of the result.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "sigmoid": _sigmoid,
+    "gelu": lambda v: _gated(v, _erfc(-v / math.sqrt(2)) / 2),
+    "gelu_tanh": _gelu_tanh,
+    "silu": lambda v: _gated(v, _sigmoid(v)),
+    "hardswish": lambda v: _gated(v, np.clip(v + 3, 0, 6) / 6),
+}
+
+
+def _leaky_relu(v: Any, slope: Any) -> Any:
+    return np.where(v < 0, slope * v, v)
+
+
+def _clip(v: Any, low: Any, high: Any) -> Any:
+    above = np.where(v < low, low, v)
+    return np.where(high < above, high, above)
+
+
+def reference(program: Program, constants: tuple[float, ...], v: Any, row: Any, col: Any) -> Any:
+    """The result of a program on an array ``v`` and indices that broadcast with it.
+
+    Basic operations as generated code does them, bit for bit; functions to double precision, then
+    rounded to the type of ``v``.
+    """
+    array = np.asarray(v)
+    kind = array.dtype
+    inputs = {name: np.asarray(x, kind) for name, x in (("v", v), ("row", row), ("col", col))}
+    values: list[Any] = []
+    with np.errstate(all="ignore"):
+        for what, operands in program.steps:
+            if what == "const":
+                values.append(np.asarray(constants[operands[0]], kind))
+            elif what not in OPERATIONS:
+                values.append(inputs[what])
+            else:
+                values.append(_step(what, [values[i] for i in operands]))
+    return np.array(np.broadcast_to(values[-1], array.shape))
+
+
+def _step(what: str, operands: list[Any]) -> Any:
+    kind = operands[0].dtype
+    if what in _FUNCTIONS:
+        out = _FUNCTIONS[what](*(x.astype(np.float64) for x in operands))
+    elif what in ("leaky_relu", "clip"):
+        out = (_leaky_relu if what == "leaky_relu" else _clip)(*operands)
+    else:
+        out = FUSED_OPS[what].meaning(*operands)
+    return np.asarray(out, kind)

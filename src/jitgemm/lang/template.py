@@ -1,0 +1,54 @@
+"""Filling the holes in the text of an operation; :mod:`jitgemm.isa.ops` says what they are."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+
+from jitgemm.errors import LanguageError
+from jitgemm.isa import bits
+from jitgemm.isa.types import ElementType
+
+__all__ = ["Holes", "float_text", "shape_holes"]
+
+
+class Holes(dict[str, str]):
+    """What fills the holes of an operation's text; the result and temporaries get new names."""
+
+    def __init__(self, name: Callable[[], str], known: dict[str, str]) -> None:
+        super().__init__(known)
+        self._fresh = name
+
+    def __missing__(self, hole: str) -> str:
+        if hole != "r" and not hole.startswith("t"):
+            raise LanguageError(f"no such hole in an operation's text: {{{hole}}}")
+        self[hole] = self._fresh()
+        return self[hole]
+
+
+@cache
+def shape_holes(element: ElementType, lanes: int) -> dict[str, str]:
+    """The holes that depend on the operands' shape only: types, suffixes, constants."""
+    integer, wide = f"i{element.bits}", f"<{lanes} x "
+    one = lanes == 1
+
+    def every(kind: str, text: str) -> str:
+        return text if one else f"<{', '.join([f'{kind} {text}'] * lanes)}>"
+
+    row = bits.FORMATS[element.bits]
+    return {
+        "v": element.llvm if one else f"{wide}{element.llvm}>",
+        "iv": integer if one else f"{wide}{integer}>",
+        "m": "i1" if one else f"{wide}i1>",
+        "s": element.suffix if one else f"v{lanes}{element.suffix}",
+        "is": integer if one else f"v{lanes}{integer}",
+        # Exact in every format: the digits of a double are those LLVM wants.
+        **{name: every(element.llvm, float_text(x)) for name, x in row.floats.items()},
+        **{name: every(integer, str(x)) for name, x in row.ints.items()},
+    }
+
+
+def float_text(value: float) -> str:
+    """A number as hexadecimal digits of a double; for f32 it must be representable there."""
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
