@@ -147,10 +147,15 @@ def bind(
         for name, span in product.spans(target, executable).items():
             if name in ("packed", "c", "bias"):
                 job[JOB.slot(name)] = span.address
-    product.factors(executable).write(job, gp.spec)
+    constants = product.factors(executable).write(job, gp.spec)
     start = PLAN.slot("job_0")
     table[start : start + JOB.slots] = job
     e.scratch.reserve(gp.workspace_bytes)
     # The builtin owns the table, and the table everything its addresses point to.
-    table.keep = (slow, executable, *((product.b, product.bias, product.c) if bound else ()))
+    table.keep = (
+        slow,
+        executable,
+        constants,
+        *((product.b, product.bias, product.c) if bound else ()),
+    )
     return e.builtin("jitgemm_call_plan", table)

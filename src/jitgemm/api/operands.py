@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from jitgemm.errors import message
 from jitgemm.isa.types import F32, F64, ElementType
-from jitgemm.kernels.spec import Activation
 from jitgemm.runtime.packed import Packed
 
 __all__ = [
-    "Array", "Number", "activation_of", "check_output", "check_type", "describe", "factor", "flag",
+    "Array", "Number", "check_output", "check_type", "describe", "factor", "flag",
     "native", "new_result", "number_of", "operand", "overlaps_itself", "scalar",
 ]  # fmt: skip
 
@@ -121,20 +120,6 @@ def flag(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(message(name, "True or False", type(value).__name__))
     return bool(value)
-
-
-def activation_of(name: object) -> Activation:
-    """The activation called ``name`` (``None``: none).
-
-    Raises:
-        ValueError: no such activation.
-    """
-    if name is None:
-        return Activation.NONE
-    known = [a.value for a in Activation if a is not Activation.NONE]
-    if name not in known:
-        raise ValueError(message("activation", f"None or one of {', '.join(known)}", repr(name)))
-    return Activation(name)
 
 
 def overlaps_itself(x: Array) -> bool:

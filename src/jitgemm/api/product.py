@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from jitgemm.api.activations import resolve_activation
 from jitgemm.api.operands import (
     Array,
     Number,
-    activation_of,
     check_output,
     check_type,
     describe,
@@ -22,7 +22,9 @@ from jitgemm.api.operands import (
     number_of,
     operand,
 )
+from jitgemm.api.tracing import trace
 from jitgemm.errors import message
+from jitgemm.kernels.expression import Program
 from jitgemm.kernels.spec import Bias, Epilogue
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.planner.route import make_plan
@@ -111,15 +113,15 @@ class Product:
             conj_a ^= self.a.conj
         if isinstance(self.b, PackedRhs):
             conj_b ^= self.b.conj
-        self.scalars = Scalars(alpha, beta, conj_a, conj_b)
+        program, constants = self._program(options)
+        self.scalars = Scalars(alpha, beta, conj_a, conj_b, constants)
         self.c = self._c(options.c)
         self.bias, kind = self._bias(options.bias)
-        activation = activation_of(options.activation)
         if options.workspace is not None and not isinstance(options.workspace, Workspace):
             raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))
         self.workspace = options.workspace
         self.strict = _choice("reproducible", options.reproducible, ("default", "strict")) == 1
-        self.epilogue = Epilogue(self.c is not None, kind, activation)
+        self.epilogue = Epilogue(self.c is not None, kind, program)
         self.out = None
         if out is not None:
             self.out = check_output("out", out, (self.m, self.n), self.dtype)
@@ -132,6 +134,18 @@ class Product:
             isa = engine().isa.name
             if x.isa != isa:
                 raise ValueError(message(name, f"an operand packed for {isa}", f"one for {x.isa}"))
+
+    def _program(self, options: Options) -> tuple[Program | None, tuple[float, ...]]:
+        """Activation and traced function as one program, and its constants."""
+        program, constants = resolve_activation(options.activation)
+        if options.epilogue is not None:
+            traced, more = trace(options.epilogue)
+            program = traced if program is None else program.then(traced)
+            constants += more
+        if program is not None and self.number[1] == 2:
+            name = "epilogue" if options.activation is None else "activation"
+            raise TypeError(message(name, "None, because elements are complex", "one for reals"))
+        return program, constants[: 0 if program is None else program.constants]
 
     def _c(self, c: object) -> Array | None:
         if c is None:

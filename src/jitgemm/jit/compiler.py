@@ -85,6 +85,7 @@ def gemm_unit(spec: GemmSpec) -> Unit:
     parts = (
         spec.symbol,
         str(spec.tile),
+        str(spec.epilogue.program),
         str(spec.element),
         str(spec.element.depth_block),
         *(str(x) for x in (isa.vector_bits, isa.arch, isa.cpu)),

@@ -11,12 +11,16 @@ changes signs.  Each of the four is a chain of its own, so ``A @ A^H`` is exactl
 
 from __future__ import annotations
 
-from jitgemm.kernels.spec import Activation, Bias, GemmSpec
-from jitgemm.lang.core import Int, Kernel, Mask, Ptr, Var, Vec
+from jitgemm.kernels.expression import Program, emit
+from jitgemm.kernels.job import JOB, TILE
+from jitgemm.kernels.spec import Bias, GemmSpec
+from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
 __all__ = ["finish"]
 
+# A map of more than a few instructions is not repeated in the code of every register tile: the tile
+# is stored first and mapped by one loop while it is in L1.
 Sums = dict[tuple[int, int], Var[Vec]]
 
 
@@ -79,7 +83,7 @@ def finish(
     """
     job, tile = records
     sums = _combine(k, spec, job, sums)
-    element, lanes = spec.element, spec.lanes
+    element, lanes, program = spec.element, spec.lanes, spec.epilogue.program
     columns = sorted({j for _, j in sums})
     rows = sorted({i for i, _ in sums})
     masks: dict[int, Mask | None] = dict.fromkeys(columns)
@@ -118,13 +122,17 @@ def finish(
                 read.append((cell, c))
             beta.turn(read)
         _add_bias(k, spec, tile, sums, masks)
-        if spec.epilogue.activation is not Activation.NONE:
-            for cell in sums.values():
-                cell.value = k.op(spec.epilogue.activation.value, cell.value)
+        if program is not None and program.cheap:
+            for (i, j), cell in sums.items():
+                cell.value = _run(k, spec, records, cell.value, (k.const(i), j * lanes))
 
     target = row_pointers("target")
     for (i, j), cell in sums.items():
         k.store(at(target[i], j), cell.value, masks[j])
+    if program is not None and not program.cheap:
+        width = k.const(len(columns) * lanes) if cols is None else cols
+        for _ in k.when(tile.int("last").equals(1)):
+            k.call(_map(spec, program), job.ptr, tile.ptr, len(rows), width)
 
 
 def _add_bias(
@@ -151,3 +159,53 @@ def _add_bias(
             cell.value = k.op("add", cell.value, bias)
         if kind is not Bias.COLUMN and (i + 1, min(masks)) in sums:
             at = at + stride
+
+
+def _run(
+    k: Kernel, spec: GemmSpec, records: tuple[View, View], v: Vec, where: tuple[Int, Int | int]
+) -> Vec:
+    """The program on a vector that begins at ``where = (row, column)`` of the tile."""
+    (job, tile), element, lanes = records, spec.element, spec.lanes
+    program = spec.epilogue.program
+    assert program is not None
+
+    def inputs(what: str, index: int) -> Vec:
+        match what:
+            case "v":
+                return v
+            case "const":
+                at = job.pointer("constants") + index * element.bytes
+                return k.splat(k.load(at, element), lanes)
+            case "row":
+                return k.splat(k.number(tile.int("row") + where[0], element), lanes)
+            case _:
+                first = k.splat(k.number(tile.int("col") + where[1], element), lanes)
+                return k.op("add", first, k.steps(element, lanes))
+
+    return emit(program, k, inputs)
+
+
+def _map(spec: GemmSpec, program: Program) -> Function:
+    """Map the first rows and columns of a stored tile."""
+    element, lanes = spec.element, spec.lanes
+    size = element.bytes
+
+    def body(k: Kernel, job_at: Ptr, tile_at: Ptr, rows: Int, cols: Int) -> None:
+        records = JOB.view(k, job_at), TILE.view(k, tile_at)
+        target, stride = records[1].pointer("target"), records[1].int("target_row")
+        whole = cols // lanes * lanes
+        mask = k.mask(cols - whole, element, lanes)
+        for i in k.range(0, rows):
+            row = target + i * stride
+            for j in k.range(0, whole, lanes):
+                at = row + j * size
+                k.store(at, _run(k, spec, records, k.load(at, element, lanes), (i, j)))
+            for _ in k.when(whole < cols):
+                at = row + whole * size
+                # Lanes without a column repeat the first: they raise no flag of their own.
+                first = k.splat(k.load(at, element), lanes)
+                v = k.load(at, element, lanes, mask, first)
+                k.store(at, _run(k, spec, records, v, (i, whole)), mask)
+
+    params = parameters("job* tile* rows cols")
+    return Function(f"{spec.symbol}_map_{program.name}", params, body)

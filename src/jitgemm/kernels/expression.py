@@ -104,6 +104,24 @@ class Program:
         """Whether an input, ``const`` or an operation occurs."""
         return any(step[0] == what for step in self.steps)
 
+    def then(self, following: Program) -> Program:
+        """This program, and another one of its result; the other's constants come after its own."""
+        shift, first, steps = self.constants, len(self.steps), list(self.steps)
+        # Where each step of the following program is found.
+        at: list[int] = []
+        for what, operands in following.steps:
+            if what == "v":
+                at.append(first - 1)
+                continue
+            known = OPERATIONS.get(what)
+            moved = (at[i] for i in operands) if known else (i + shift for i in operands)
+            steps.append((what, tuple(moved)))
+            at.append(len(steps) - 1)
+        if at[-1] != len(steps) - 1:
+            # The last step must be the result: here it is this program's own.
+            return self
+        return Program(tuple(steps))
+
     def transposed(self) -> Program:
         """The same program for the transposed result: row and column exchanged."""
         other = {"row": "col", "col": "row"}

@@ -61,6 +61,7 @@ JOB = Record(
     "keep_1",
     "turn",  # complex: signs of the products with imaginary parts of A
     "turn_1",
+    "constants",  # of the epilogue's program
     "complex_alpha",  # 1: alpha has an imaginary part
     "complex_beta",
     # operands whose bytes are in foreign order
@@ -102,6 +103,8 @@ TILE = Record(
     "target_row",
     "bias",
     "bias_row",
+    "row",  # indices of the tile's first element in the result, for programs that use them
+    "col",
     "cols",  # columns of this tile that exist, in reals
     "first",  # 1: no earlier depth block
     "ahead",  # part of the micropanel that comes next, to be fetched early

@@ -205,6 +205,9 @@ def _sweep(spec: GemmSpec) -> Function:
                         along = 0 if spec.epilogue.bias is Bias.ROW else j * size
                         tile.set("bias", job.pointer("bias") + along)
                         tile.set("bias_row", job.int("bias_row"))
+                    if spec.epilogue.program is not None:
+                        tile.set("row", 0)
+                        tile.set("col", j)
                     tile.set("first", k.select(p.equals(0), k.const(1), k.const(0)))
                     tile.set("last", k.select(end >= depth, k.const(1), k.const(0)))
                     at_b = b + (j - j0) * size + (p - p0) * b_row
@@ -283,6 +286,9 @@ def _chunk(spec: GemmSpec) -> Function:
                             row = job.pointer("bias") + i * job.int("bias_row")
                             tile.set("bias", row + j // spec.parts * job.int("bias_col"))
                             tile.set("bias_row", job.int("bias_row"))
+                        if spec.epilogue.program is not None:
+                            tile.set("row", i)
+                            tile.set("col", j)
                         rows = k.min(tile_rows, i1 - i)
                         index = (i - i0) // tile_rows
                         half = index % 2 * ((end - p) * spec.panel_row // 2)

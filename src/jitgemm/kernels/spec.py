@@ -11,8 +11,9 @@ from enum import Enum
 
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
+from jitgemm.kernels.expression import Program
 
-__all__ = ["Activation", "BSource", "Bias", "Epilogue", "GemmSpec", "Tile"]
+__all__ = ["BSource", "Bias", "Epilogue", "GemmSpec", "Tile"]
 
 
 class BSource(Enum):
@@ -43,32 +44,26 @@ class Bias(Enum):
         return {Bias.COLUMN: Bias.ROW, Bias.ROW: Bias.COLUMN}.get(self, self)
 
 
-class Activation(Enum):
-    """The map applied last."""
-
-    NONE = "none"
-    RELU = "relu"
-
-
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What happens to a finished sum: ``act(alpha * sum [+ beta * C] [+ bias])``."""
+    """What happens to a finished sum: ``program(alpha * sum [+ beta * C] [+ bias])``."""
 
     beta: bool = False
     bias: Bias = Bias.NONE
-    activation: Activation = Activation.NONE
+    program: Program | None = None
 
     @property
     def transposed(self) -> Epilogue:
         """The same map of the result with its axes exchanged."""
-        return replace(self, bias=self.bias.transposed)
+        program = None if self.program is None else self.program.transposed()
+        return replace(self, bias=self.bias.transposed, program=program)
 
     def __str__(self) -> str:
         parts = ["beta" if self.beta else "beta0"]
         if self.bias is not Bias.NONE:
             parts.append(self.bias.value)
-        if self.activation is not Activation.NONE:
-            parts.append(self.activation.value)
+        if self.program is not None:
+            parts.append(self.program.name)
         return "_".join(parts)
 
 

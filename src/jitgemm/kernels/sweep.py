@@ -127,6 +127,8 @@ class _Window:
             finish(k, spec, (job, tile), sums, cols)
             for name in moving:
                 tile.set(name, tile.pointer(name) + spec.lanes * size)
+            if spec.epilogue.program is not None:
+                tile.set("col", tile.int("col") + spec.lanes)
 
         for j in k.range(0, self.whole, spec.lanes):
             vector(j, None)

@@ -49,10 +49,15 @@ class Scalars:
     beta: complex = 0.0
     conj_a: bool = False
     conj_b: bool = False
+    constants: tuple[float, ...] = ()
+    """Of the epilogue's program."""
 
-    def write(self, job: np.ndarray, spec: GemmSpec) -> None:
-        """Put them into a job record."""
+    def write(self, job: np.ndarray, spec: GemmSpec) -> np.ndarray:
+        """Put them into a job record, which refers to the array that is returned."""
         real = f"f{spec.element.bytes}"
+        with np.errstate(all="ignore"):
+            table = np.array(self.constants or (0.0,), real)
+        job[JOB.slot("constants")] = table.__array_interface__["data"][0]
 
         def put(name: str, *values: float) -> None:
             slot = JOB.slot(name)
@@ -63,7 +68,7 @@ class Scalars:
         if spec.parts == 1:
             put("alpha", self.alpha.real)
             put("beta", self.beta.real)
-            return
+            return table
         for name in ("alpha", "beta"):
             value: complex = getattr(self, name)
             put(name, value.real, value.real)
@@ -73,6 +78,7 @@ class Scalars:
         # (ar + sa ai i)(br + sb bi i) = (ar br - sa sb ai bi) + (sb ar bi + sa ai br) i
         put("keep", 1, sign_b)
         put("turn", -sign_a * sign_b, sign_a)
+        return table
 
 
 def scalar_slot(value: float, size: int) -> int:
@@ -149,7 +155,7 @@ class Executable:
         counters = record_array(COUNTERS.slots)
         for name, span in spans.items():
             job[JOB.slot(name)] = span.address
-        scalars.write(job, plan.spec)
+        constants = scalars.write(job, plan.spec)
         job[JOB.slot("counters")] = address(counters.view(np.uint8))
         if not plan.workspace_bytes:
             self._start(job, spans, None)
@@ -157,6 +163,7 @@ class Executable:
         with (workspace or thread_workspace()).lend(plan.workspace_bytes) as scratch:
             self.place_workspace(job, scratch)
             self._start(job, spans, Span(scratch, 0, plan.workspace_bytes))
+        del constants  # alive until here: the job refers to it
 
     def place_workspace(self, job: np.ndarray, scratch: int) -> None:
         """Point a job at its scratch: packed B first, then packed A of each thread."""
@@ -170,6 +177,9 @@ class Executable:
         if plan.spec.isa.interpreted:
             counters = Span(int(job[JOB.slot("counters")]), 0, COUNTERS.size)
             known = {**spans, "job": Span(where, 0, JOB.size), "counters": counters}
+            if plan.spec.epilogue.program is not None:
+                size = max(1, plan.spec.epilogue.program.constants) * plan.spec.element.bytes
+                known["constants"] = Span(int(job[JOB.slot("constants")]), 0, size)
             if scratch is not None:
                 known["workspace"] = scratch
             writable = {"d", "job", "counters", "workspace"}
