@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from jitgemm.lang.record import Record
 
-__all__ = ["COUNTERS", "JOB", "TILE"]
+__all__ = ["COUNTERS", "JOB", "LAGGED", "TILE"]
+
+LAGGED = 3
+"""A value of ``pack_a``: rows of A are copied for a skewed walk (``kernels.skewed``)."""
 
 # One cache line each, so that threads drawing work do not disturb those reporting it.
 COUNTERS = Record(
@@ -84,7 +87,7 @@ JOB = Record(
     "blocks",
     "pack_chunks",  # tickets per (block, slice) that pack B; 0: B needs no packing
     "pack_cols",  # columns per such ticket, a multiple of nr
-    "pack_a",  # 0: A is read in place; 1: packed as micropanels; 2: its rows are copied together
+    "pack_a",  # 0: A is read in place; 1: packed as micropanels; 2: rows copied together; LAGGED
     "pack_a_width",  # elements per depth step (1) or per row (2) of the copy
     "rows_ahead",  # from a chunk's rows to those this thread will probably draw next; 0: none
     "a_tile",  # from one microtile's rows of A to the next, as the microkernel walks A

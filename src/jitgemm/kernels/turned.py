@@ -18,7 +18,8 @@ from jitgemm.lang.core import Int, Kernel, Mask, Ptr, Var, Vec
 __all__ = ["BlocksOfB"]
 
 _WORD = 8
-_AHEAD = 512
+# Two lines ahead into L2: more, or into L1, pushes out lines not read yet (Zen 5, 2026-11-30).
+_AHEAD = 128
 
 
 class BlocksOfB:
@@ -45,7 +46,7 @@ class BlocksOfB:
         for c in range(self.per):
             p = self.at.value + k.load_int(self.offsets + (j * self.per + c) * _WORD)
             if mask is None:
-                k.prefetch(p + _AHEAD)
+                k.prefetch(p + _AHEAD, near=False)
             loaded.append(k.load(p, spec.element, spec.lanes, mask))
         return transpose(k, loaded, spec.parts)
 

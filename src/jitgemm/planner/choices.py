@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from jitgemm.isa.tables import Isa
+from jitgemm.kernels.job import LAGGED
 from jitgemm.kernels.registry import columns_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS
@@ -124,12 +125,29 @@ def sweeps(problem: Problem, context: Context) -> bool:
     return 0 < problem.k and enough and plain
 
 
+def _collides(problem: Problem, spec: GemmSpec, context: Context) -> bool:
+    """Whether a line of each column of a panel of B would not fit in the L1 sets they share."""
+    assert problem.b is not None
+    columns, stride, l1 = spec.nr // spec.parts, abs(problem.b.col), context.machine.l1
+    way = max(l1.line, l1.size // l1.ways)
+    sets = max(1, way // math.gcd(max(stride, 1), way))
+    # A walk that is shorter than its lag many times over spends its time on lanes that wait.
+    long = problem.k >= context.knob("skew_depth")
+    return (
+        long
+        and stride != 0
+        and problem.n * problem.parts > spec.lanes
+        and (columns > l1.ways // 2 * sets)
+    )
+
+
 class PackA(Enum):
     """How rows of A reach the microkernel; the numbers are those of the job record."""
 
     INPLACE = 0
     PANELS = 1
     ROWS = 2
+    LAGGED = LAGGED
 
 
 def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
@@ -137,6 +155,10 @@ def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, 
     mr = spec.tile.mr
     if problem.a.foreign:
         return PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order"
+    if spec.b is BSource.COLUMNS:
+        if _collides(problem, spec, context):
+            return PackA.LAGGED, mr, "A: copied for a skewed walk, as columns of B collide in L1"
+        return PackA.INPLACE, mr, "A: read in place by broadcast"
     reuse = -(-problem.n * problem.parts // spec.nr)
     stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")
     row, col = abs(problem.a.row), abs(problem.a.col)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jitgemm.kernels.skewed import Skew
 from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.planner.blocking import Blocking, Limits, derive
 from jitgemm.planner.choices import (
@@ -88,7 +89,8 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     direct, through = is_direct(oriented)
     pack_a, most_rows, why = packs_a(oriented, spec, context)
     reasons.append(why)
-    limits = Limits(threads, most_rows, whole_depth=not direct)
+    lagged = pack_a is PackA.LAGGED
+    limits = Limits(threads, most_rows, whole_depth=lagged or not direct)
     sweep = source is BSource.INPLACE and direct and sweeps(oriented, context)
     if sweep:
         reasons.append(f"rows: {oriented.m} sweep along the rows of B, which is larger than L2")
@@ -113,6 +115,8 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         a_row = (-(-kc * unit // _ALIGN) | 1) * _ALIGN
         width = a_row // spec.element.bytes
         packed_a = blocking.rows_per_chunk * a_row
+    elif lagged:
+        packed_a = _aligned(oriented.m * spec.parts * Skew(spec).row_bytes(oriented.k))
     in_panels = pack_a is PackA.PANELS
     a_tile = blocking.tile_rows * (kc * unit if in_panels else a_row)
     # Judged by the size of one micropanel even where nothing is packed: operands that only strides
