@@ -280,4 +280,5 @@ def hardswish(k: Kernel, v: Vec) -> Vec:
     gate, gate_low = _fast_sum(k, _all(v, 3.0), t)
     # The gate is rounded once by the division; what its sum lost comes back with the product.
     lost = k.op("mul", t, k.op("mul", gate_low, sixth))
-    return k.op("madd", factor, k.op("div", gate, _all(v, 6.0)), lost)
+    result = k.op("madd", factor, k.op("div", gate, _all(v, 6.0)), lost)
+    return k.op("copysign", result, factor)  # of -0 the sum is +0
