@@ -47,7 +47,9 @@ _GELU_END = {"f32": 14.75, "f64": 38.875}
 _GELU_TANH_END = {"f32": 11.0, "f64": 21.875}
 # The scale in which Mills' ratio is a polynomial (benchmarks/fit_math.py).
 _MILLS_K = {"f32": 1.5, "f64": 2.0}
-_LOWEST = {"f32": -126.0, "f64": -1022.0}
+# Left tails are computed this many binary orders too great, so that only the last step can round
+# to a subnormal number.
+_LIFT = {"f32": 100.0, "f64": 600.0}
 
 
 def _data(element: ElementType, name: str) -> tuple[float, ...]:
@@ -179,22 +181,29 @@ def erf(k: Kernel, x: Vec) -> Vec:
     return k.op("copysign", k.op("select_lt", t, _all(x, _ERF_JOIN), small, rest), x)
 
 
+def _lifted_exp(k: Kernel, x: Vec, low: Vec | None) -> Pair:
+    """``e**(x + low)`` over :func:`_drop`."""
+    y, n = _reduced_exp(k, x, low)
+    unit = k.op("pow2", k.op("add", n, _all(x, _LIFT[x.element.name])))
+    return _fast_sum(k, unit, k.op("mul", unit, y))
+
+
+def _drop(like: Vec) -> Vec:
+    """What takes :func:`_lifted_exp` back."""
+    return _all(like, 2.0 ** -_LIFT[like.element.name])
+
+
 def _left(k: Kernel, factor: Vec | None, w: Vec, w_low: Vec | None = None) -> Vec:
     """``factor * e**w / (1 + e**w)`` for ``w + w_low <= 0`` and a factor that is not negative."""
-    y, n = _reduced_exp(k, w, w_low)
-    one = _all(y, 1.0)
-    e = _fast_sum(k, one, y)
-    normal = _at_least(k, n, _LOWEST[y.element.name])
-    down = k.op("pow2", normal)
-    scaled = k.op("mul", e[0], down)
-    below = _fast_sum(k, one, scaled)
+    one, down = _all(w, 1.0), _drop(w)
+    e = _lifted_exp(k, w, w_low)
+    below = _fast_sum(k, one, k.op("mul", e[0], down))
     below = below[0], k.op("madd", e[1], down, below[1])
     above = e
     if factor is not None:
         p, low = _product(k, factor, e[0])
         above = p, k.op("madd", factor, e[1], low)
-    q = k.op("mul", _quotient(k, above, below, k.op("div", one, below[0])), down)
-    return k.op("mul", q, k.op("pow2", k.op("sub", n, normal)))
+    return k.op("mul", _quotient(k, above, below, k.op("div", one, below[0])), down)
 
 
 def sigmoid(k: Kernel, x: Vec) -> Vec:
@@ -246,16 +255,15 @@ def gelu(k: Kernel, v: Vec) -> Vec:
     below = _fast_sum(k, _all(v, shift), t)
     reciprocal = k.op("div", one, below[0])
     q = k.op("nmadd", reciprocal, _all(v, 2 * shift), one)
-    y, n = _reduced_exp(k, *_product(k, t, k.op("mul", t, half)))
-    e = _fast_sum(k, one, y)
+    e = _lifted_exp(k, *_product(k, t, k.op("mul", t, half)))
     middle = _all(v, _data(v.element, "MILLS")[0])
     s, s_low = _fast_sum(k, middle, k.op("mul", q, _polynomial(k, q, "MILLS", 1)))
     p, p_low = _product(k, s, e[0])
     p_low = k.op("madd", s_low, e[0], k.op("madd", s, e[1], p_low))
     above, above_low = _product(k, t, p)
     above_low = k.op("madd", t, p_low, above_low)
-    left = k.op("scale", _quotient(k, (above, above_low), below, reciprocal), n)
-    return _gated(k, v, left)
+    left = _quotient(k, (above, above_low), below, reciprocal)
+    return _gated(k, v, k.op("mul", left, _drop(v)))
 
 
 # -- piecewise linear activations ------------------------------------------------------------------
@@ -280,4 +288,5 @@ def hardswish(k: Kernel, v: Vec) -> Vec:
     gate, gate_low = _fast_sum(k, _all(v, 3.0), t)
     # The gate is rounded once by the division; what its sum lost comes back with the product.
     lost = k.op("mul", t, k.op("mul", gate_low, sixth))
-    return k.op("madd", factor, k.op("div", gate, _all(v, 6.0)), lost)
+    result = k.op("madd", factor, k.op("div", gate, _all(v, 6.0)), lost)
+    return k.op("copysign", result, factor)  # of -0 the sum is +0

@@ -270,8 +270,8 @@ class LlvmKernel(Kernel):
             raise LanguageError(f"{name} takes {row.arity} operands, not {len(args)}")
         if any((x.element, x.lanes) != (shape.element, shape.lanes) for x in args):
             raise LanguageError(f"{name}: operands of different shapes")
-        holes = Holes(self._name, shape_holes(shape.element, shape.lanes))
-        holes |= {hole: x.handle for hole, x in zip("abcd", args, strict=False)}
+        operands = zip("abcd", (x.handle for x in args), strict=False)
+        holes = Holes(self._name, shape_holes(shape.element, shape.lanes), operands)
         for line in row.text:
             text = line.format_map(holes)
             self._emit(text.replace("zeroinitializer", "0.0") if shape.lanes == 1 else text)

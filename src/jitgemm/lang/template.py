@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from jitgemm.errors import LanguageError
@@ -16,11 +16,16 @@ __all__ = ["Holes", "float_text", "shape_holes"]
 class Holes(dict[str, str]):
     """What fills the holes of an operation's text; the result and temporaries get new names."""
 
-    def __init__(self, name: Callable[[], str], known: dict[str, str]) -> None:
-        super().__init__(known)
-        self._fresh = name
+    def __init__(
+        self, name: Callable[[], str], shape: dict[str, str], operands: Iterable[tuple[str, str]]
+    ) -> None:
+        super().__init__(operands)
+        self._fresh, self._shape = name, shape
 
     def __missing__(self, hole: str) -> str:
+        known = self._shape.get(hole)
+        if known is not None:
+            return known
         if hole != "r" and not hole.startswith("t"):
             raise LanguageError(f"no such hole in an operation's text: {{{hole}}}")
         self[hole] = self._fresh()
