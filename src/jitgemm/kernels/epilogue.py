@@ -21,6 +21,9 @@ __all__ = ["finish"]
 
 # A map of more than a few instructions is not repeated in the code of every register tile: the tile
 # is stored first and mapped by one loop while it is in L1.
+# Functions are chains of dependent operations: vectors side by side hide their latency.
+_TOGETHER = 2
+
 Sums = dict[tuple[int, int], Var[Vec]]
 
 
@@ -165,7 +168,7 @@ def _run(
     k: Kernel, spec: GemmSpec, records: tuple[View, View], v: Vec, where: tuple[Int, Int | int]
 ) -> Vec:
     """The program on a vector that begins at ``where = (row, column)`` of the tile."""
-    (job, tile), element, lanes = records, spec.element, spec.lanes
+    (job, tile), element, lanes = records, spec.element, v.lanes
     program = spec.epilogue.program
     assert program is not None
 
@@ -186,9 +189,9 @@ def _run(
 
 
 def _map(spec: GemmSpec, program: Program) -> Function:
-    """Map the first rows and columns of a stored tile."""
+    """Map the first rows and columns of a stored tile, several vectors at once while there are."""
     element, lanes = spec.element, spec.lanes
-    size = element.bytes
+    size, wide = element.bytes, _TOGETHER * lanes
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, rows: Int, cols: Int) -> None:
         records = JOB.view(k, job_at), TILE.view(k, tile_at)
@@ -197,7 +200,11 @@ def _map(spec: GemmSpec, program: Program) -> Function:
         mask = k.mask(cols - whole, element, lanes)
         for i in k.range(0, rows):
             row = target + i * stride
-            for j in k.range(0, whole, lanes):
+            most = whole // wide * wide
+            for j in k.range(0, most, wide):
+                at = row + j * size
+                k.store(at, _run(k, spec, records, k.load(at, element, wide), (i, j)))
+            for j in k.range(most, whole, lanes):
                 at = row + j * size
                 k.store(at, _run(k, spec, records, k.load(at, element, lanes), (i, j)))
             for _ in k.when(whole < cols):

@@ -193,23 +193,35 @@ def _drop(like: Vec) -> Vec:
     return _all(like, 2.0 ** -_LIFT[like.element.name])
 
 
-def _left(k: Kernel, factor: Vec | None, w: Vec, w_low: Vec | None = None) -> Vec:
-    """``factor * e**w / (1 + e**w)`` for ``w + w_low <= 0`` and a factor that is not negative."""
-    one, down = _all(w, 1.0), _drop(w)
-    e = _lifted_exp(k, w, w_low)
+def _drop_until(k: Kernel, t: Vec, end: float) -> Vec:
+    """:func:`_drop` below ``end``, and from there on, where results round to zero, zero itself.
+
+    A product that underflows takes a hundred cycles and more (Zen 5); one with zero does not.
+    """
+    return k.op("select_lt", t, _all(t, end), _drop(t), _all(t, 0.0))
+
+
+def _left(k: Kernel, factor: Vec | None, w: tuple[Vec, Vec | None], last: Vec) -> Vec:
+    """``factor * e**w / (1 + e**w)`` for ``w <= 0`` in two parts, a factor that is not negative.
+
+    ``last`` is :func:`_drop_until`.
+    """
+    one, down = _all(w[0], 1.0), _drop(w[0])
+    e = _lifted_exp(k, *w)
     below = _fast_sum(k, one, k.op("mul", e[0], down))
     below = below[0], k.op("madd", e[1], down, below[1])
     above = e
     if factor is not None:
         p, low = _product(k, factor, e[0])
         above = p, k.op("madd", factor, e[1], low)
-    return k.op("mul", _quotient(k, above, below, k.op("div", one, below[0])), down)
+    return k.op("mul", _quotient(k, above, below, k.op("div", one, below[0])), last)
 
 
 def sigmoid(k: Kernel, x: Vec) -> Vec:
     """``1 / (1 + e**-x)``, exact to the last subnormal on the left."""
-    t = _at_most(k, k.op("abs", x), -_EXP_RANGE[x.element.name][0])
-    left = _left(k, None, k.op("neg", t))
+    end = -_EXP_RANGE[x.element.name][0]
+    t = _at_most(k, k.op("abs", x), end)
+    left = _left(k, None, (k.op("neg", t), None), _drop_until(k, t, end))
     right = k.op("sub", _all(x, 1.0), left)
     return k.op("select_lt", x, _all(x, 0.0), left, right)
 
@@ -224,15 +236,17 @@ def _gated(k: Kernel, v: Vec, left: Vec) -> Vec:
 
 def silu(k: Kernel, v: Vec) -> Vec:
     """``v * sigmoid(v)``."""
-    t = _at_most(k, k.op("abs", v), _SILU_END[v.element.name])
-    return _gated(k, v, _left(k, t, k.op("neg", t)))
+    end = _SILU_END[v.element.name]
+    t = _at_most(k, k.op("abs", v), end)
+    return _gated(k, v, _left(k, t, (k.op("neg", t), None), _drop_until(k, t, end)))
 
 
 def gelu_tanh(k: Kernel, v: Vec) -> Vec:
     """``v * (1 + tanh(u)) / 2 = v * sigmoid(2u)``, ``u = sqrt(2/pi) * (v + 0.044715 * v**3)``."""
     a, a_low = (_all(v, c) for c in _data(v.element, "GELU_A"))
     b, b_low = (_all(v, c) for c in _data(v.element, "GELU_B"))
-    t = _at_most(k, k.op("abs", v), _GELU_TANH_END[v.element.name])
+    end = _GELU_TANH_END[v.element.name]
+    t = _at_most(k, k.op("abs", v), end)
     # An exponent near -100 must be right to a hundredth of its last bit.
     square, square_low = _product(k, t, t)
     cubic, cubic_low = _product(k, b, square)
@@ -241,7 +255,8 @@ def gelu_tanh(k: Kernel, v: Vec) -> Vec:
     slope_low = k.op("add", slope_low, k.op("add", cubic_low, a_low))
     back = k.op("neg", t)
     w, w_low = _product(k, back, slope)
-    return _gated(k, v, _left(k, t, w, k.op("madd", back, slope_low, w_low)))
+    w_low = k.op("madd", back, slope_low, w_low)
+    return _gated(k, v, _left(k, t, (w, w_low), _drop_until(k, t, end)))
 
 
 def gelu(k: Kernel, v: Vec) -> Vec:
@@ -251,7 +266,8 @@ def gelu(k: Kernel, v: Vec) -> Vec:
     """
     shift = _MILLS_K[v.element.name]
     one, half = _all(v, 1.0), _all(v, -0.5)
-    t = _at_most(k, k.op("abs", v), _GELU_END[v.element.name])
+    end = _GELU_END[v.element.name]
+    t = _at_most(k, k.op("abs", v), end)
     below = _fast_sum(k, _all(v, shift), t)
     reciprocal = k.op("div", one, below[0])
     q = k.op("nmadd", reciprocal, _all(v, 2 * shift), one)
@@ -263,7 +279,7 @@ def gelu(k: Kernel, v: Vec) -> Vec:
     above, above_low = _product(k, t, p)
     above_low = k.op("madd", t, p_low, above_low)
     left = _quotient(k, (above, above_low), below, reciprocal)
-    return _gated(k, v, k.op("mul", left, _drop(v)))
+    return _gated(k, v, k.op("mul", left, _drop_until(k, t, end)))
 
 
 # -- piecewise linear activations ------------------------------------------------------------------

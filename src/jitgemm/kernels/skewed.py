@@ -2,10 +2,9 @@
 
 Turning B in registers (``kernels.turned``) reads a line of every column at a time.  Where columns
 lie a multiple of a page apart all those lines belong to one set of L1, and push each other out
-before prefetched neighbours are used: 25 instead of 80 GB/s at 1024 floats, 21 instead of 37 at 4096
-(Zen 5, 2026-11-30).  Here every column lags one step behind the next, so the lines of a moment lie
-in different sets.  Lanes then need different elements of A at a time; a copy of A in which those of
-successive steps lie side by side provides them by one unaligned load.
+before prefetched neighbours are used.  Here every column lags one step behind the next, so the
+lines of a moment lie in different sets.  Lanes then need different elements of A at a time; a copy
+of A in which those of successive steps lie side by side provides them by one unaligned load.
 
 A step is ``depth_per_step`` elements of depth: two cache lines of each column.  The chains are
 those of every other route: a lane that reaches the end of a depth block adds its chain to its
@@ -63,7 +62,7 @@ class Skew:
         return self.depth_per_step * width
 
 
-def _steps(k: Kernel, skew: Skew, depth: Int) -> tuple[Int, Int]:
+def _steps(skew: Skew, depth: Int) -> tuple[Int, Int]:
     """Whole steps in a depth, and bytes of one line of the lagging copy."""
     steps = depth // skew.depth_per_step
     return steps, (steps + 2 * skew.lag) * skew.spec.unit
@@ -82,7 +81,7 @@ def lag_rows(spec: GemmSpec) -> Function:
     def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
         job = JOB.view(k, job_at)
         row, col = job.int("source_row"), job.int("source_col")
-        steps, line = _steps(k, skew, depth)
+        steps, line = _steps(skew, depth)
         for i in k.range(0, rows):
             for part in range(spec.parts):
                 real = target + (i * spec.parts + part) * (line * skew.depth_per_step)
@@ -165,7 +164,8 @@ class _Walk:
         for b in range(skew.blocks):
             for j in self.vectors:
                 here = at + b * self.width
-                vectors = self.block(here, j, None, _AHEAD if b * self.width % _LINE == 0 else 0)
+                ahead = _AHEAD if b * self.width % _LINE == 0 else 0
+                vectors = self.block(here, j, None, ahead)
                 window = k.opaque(x + line * (b * skew.columns))
                 for vector in vectors:
                     for i in self.reals:
@@ -199,9 +199,9 @@ class _Walk:
                 turned = self.block(at + start * spec.unit, j, mask, 0)
                 for p, vector in enumerate(turned):
                     k.store(buffer + p * self.width, vector)
-                for p in k.range(0, count):
-                    vector = k.load(buffer + p * self.width, spec.element, spec.lanes)
-                    x = at_a + (start + p) * col
+                for q in k.range(0, count):
+                    vector = k.load(buffer + q * self.width, spec.element, spec.lanes)
+                    x = at_a + (start + q) * col
                     for i in self.reals:
                         one = k.load(x + row * (i // spec.parts) + i % spec.parts * size,
                                      spec.element)  # fmt: skip
@@ -235,7 +235,7 @@ def skewed_tile(spec: GemmSpec, rows: int) -> Function:
         records = JOB.view(k, job_at), TILE.view(k, tile_at)
         walk = _Walk(k, spec, records, rows)
         walk.begin()
-        steps, line = _steps(k, skew, depth)
+        steps, line = _steps(skew, depth)
         row = line * skew.depth_per_step
         rounds = k.select(steps > 0, steps + skew.lag, k.const(0))
         for t in k.range(0, rounds):

@@ -155,10 +155,8 @@ def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, 
     mr = spec.tile.mr
     if problem.a.foreign:
         return PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order"
-    if spec.b is BSource.COLUMNS:
-        if _collides(problem, spec, context):
-            return PackA.LAGGED, mr, "A: copied for a skewed walk, as columns of B collide in L1"
-        return PackA.INPLACE, mr, "A: read in place by broadcast"
+    if spec.b is BSource.COLUMNS and _collides(problem, spec, context):
+        return PackA.LAGGED, mr, "A: copied for a skewed walk, as columns of B collide in L1"
     reuse = -(-problem.n * problem.parts // spec.nr)
     stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")
     row, col = abs(problem.a.row), abs(problem.a.col)
@@ -168,16 +166,22 @@ def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, 
         why = f"A: packed per chunk, a depth step of {col} bytes wastes TLB entries"
         return PackA.PANELS, mr, why
     if problem.a.col == problem.unit and row:
-        l1 = context.machine.l1
-        way = max(l1.line, l1.size // l1.ways)
-        # Rows whose distance is a multiple of the way size share sets: met at every depth step,
-        # they must leave room for B and D.  Lower tiles cost less than a copy while enough sums
-        # remain to hide the latency of a multiply-add (f32 at 1024, 12 ways: 8 and 10 rows in place
-        # 97 %, rows copied 94 %; f64 at 2048: 8 rows 98 %, 10 rows 96 %; Zen 5, 2026-11-30).
-        sets = max(1, way // math.gcd(row, way))
-        fit = (l1.ways - 4) * sets
-        if fit < mr and fit * problem.parts * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY:
-            return PackA.INPLACE, fit, f"A: read in place, {fit} rows at a time share L1 sets"
-        if fit < mr:
-            return PackA.ROWS, mr, f"A: rows copied per chunk, their distance {row} collides in L1"
+        return _rows_apart(problem, spec, context)
+    return PackA.INPLACE, mr, "A: read in place by broadcast"
+
+
+def _rows_apart(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
+    """How an A with contiguous rows is read."""
+    mr, l1, row = spec.tile.mr, context.machine.l1, abs(problem.a.row)
+    way = max(l1.line, l1.size // l1.ways)
+    # Rows whose distance is a multiple of the way size share sets: met at every depth step,
+    # they must leave room for B and D.  Lower tiles cost less than a copy while enough sums
+    # remain to hide the latency of a multiply-add (f32 at 1024, 12 ways: 8 and 10 rows in place
+    # 97 %, rows copied 94 %; f64 at 2048: 8 rows 98 %, 10 rows 96 %; Zen 5, 2026-11-30).
+    sets = max(1, way // math.gcd(row, way))
+    fit = (l1.ways - 4) * sets
+    if fit < mr and fit * problem.parts * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY:
+        return PackA.INPLACE, fit, f"A: read in place, {fit} rows at a time share L1 sets"
+    if fit < mr:
+        return PackA.ROWS, mr, f"A: rows copied per chunk, their distance {row} collides in L1"
     return PackA.INPLACE, mr, "A: read in place by broadcast"
