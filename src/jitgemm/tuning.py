@@ -86,6 +86,13 @@ KNOBS = {
             "to be measured",
         ),
         _knob(
+            "split_depth",
+            16384,
+            1,
+            "depth from which a small result is computed by ranges of depth",
+            "to be measured",
+        ),
+        _knob(
             "skew_depth",
             512,
             1,

@@ -19,8 +19,8 @@ import llvmlite.binding as llvm
 from jitgemm.isa.tables import Isa
 from jitgemm.jit import cache
 from jitgemm.jit.target import host, target_machine
-from jitgemm.kernels.nest import gemm_functions
 from jitgemm.kernels.spec import GemmSpec
+from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function
 from jitgemm.lang.llvm import LlvmKernel, LlvmModule
 

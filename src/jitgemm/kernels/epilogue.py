@@ -17,7 +17,7 @@ from jitgemm.kernels.spec import Bias, GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["finish"]
+__all__ = ["conclude", "finish"]
 
 # A map of more than a few instructions is not repeated in the code of every register tile: the tile
 # is stored first and mapped by one loop while it is in L1.
@@ -84,8 +84,18 @@ def finish(
 
     ``cols`` is ``None`` for a full tile; else columns from ``cols`` on are not touched.
     """
+    conclude(k, spec, records, _combine(k, spec, records[0], sums), cols)
+
+
+def conclude(
+    k: Kernel,
+    spec: GemmSpec,
+    records: tuple[View, View],
+    sums: Sums,
+    cols: Int | None,
+) -> None:
+    """:func:`finish` for sums that are complex already, or real."""
     job, tile = records
-    sums = _combine(k, spec, job, sums)
     element, lanes, program = spec.element, spec.lanes, spec.epilogue.program
     columns = sorted({j for _, j in sums})
     rows = sorted({i for i, _ in sums})

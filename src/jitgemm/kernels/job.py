@@ -30,7 +30,7 @@ JOB = Record(
     "c",  # read when the epilogue has beta
     "d",  # the result
     "bias",
-    "workspace_a",  # packed rows of A, one region per thread
+    "workspace_a",  # packed rows of A, one region per thread; or the block sums of a split
     "counters",
     # sizes
     "m",
@@ -92,6 +92,12 @@ JOB = Record(
     "rows_ahead",  # from a chunk's rows to those this thread will probably draw next; 0: none
     "a_tile",  # from one microtile's rows of A to the next, as the microkernel walks A
     "workspace_a_stride",
+    "workspace_b_stride",  # of a split: each thread packs B for itself
+    "round_blocks",  # of a split: depth blocks whose sums are kept at a time
+    "ranges",  # tickets per round that form sums
+    "range_blocks",  # depth blocks per such ticket
+    "sums_row",
+    "sums_stride",  # from the sums of one block to the next
     "sweep",  # 1: few rows sweep along the rows of B (in place only)
     "direct",  # 1: d, c, bias have unit column stride, and sums may rest in d between slices
 )

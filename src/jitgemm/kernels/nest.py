@@ -9,69 +9,26 @@
             for ir in microtiles
               for each depth block: microkernel
 
-Threads draw tickets from one cursor.  A ticket belongs to a phase; it may start once every ticket
-of the phases before it is finished, which a second counter tells.  So a phase needs no barrier
-among a fixed set of threads: whoever is there does the work, a late thread finds none left, and
-one thread alone never waits.
+Threads share it by tickets (``kernels.tickets``).
 """
 
 from __future__ import annotations
 
-from jitgemm.kernels.job import COUNTERS, JOB, LAGGED, TILE
+from jitgemm.kernels.job import JOB, LAGGED, TILE
 from jitgemm.kernels.micro import microkernel
-from jitgemm.kernels.pack import Source, pack_panels
+from jitgemm.kernels.operands import pack_a, pack_b
 from jitgemm.kernels.skewed import lag_rows, skewed_tile
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS, sweep_function, window
+from jitgemm.kernels.tickets import drain, span
 from jitgemm.kernels.tilecopy import copy_tile
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["gemm_functions", "nest", "pack_b", "serial"]
+__all__ = ["chunk", "nest", "serial"]
 
 _LINE = 64
 _ROWS_BITS = 64  # variant number = panels * 64 + rows
-
-
-def _spans(k: Kernel, index: Int, length: Int, total: Int) -> tuple[Int, Int]:
-    start = index * length
-    return start, k.min(start + length, total)
-
-
-def pack_b(spec: GemmSpec) -> Function:
-    """Pack columns ``j0 .. j1`` and depth ``p0 .. p1`` of the job's B."""
-
-    def body(k: Kernel, job_at: Ptr, target: Ptr, j0: Int, j1: Int, p0: Int, p1: Int) -> None:
-        job = JOB.view(k, job_at)
-        rs, cs = job.int("b_row"), job.int("b_col")
-        at = job.pointer("b") + j0 // spec.parts * cs + p0 * rs
-        columns = (j1 - j0) // spec.parts
-        source = Source(at, cs, rs, columns, p1 - p0, spec.parts, job.int("swap_b").differs(0))
-        pack_panels(k, spec.element, source, (target, job.int("panel_stride")), spec.nr)
-
-    params = parameters("job* target* j0 j1 p0 p1")
-    return Function(f"{spec.symbol}_pack_b", params, body)
-
-
-def pack_a(spec: GemmSpec) -> Function:
-    """Pack ``rows`` x ``depth`` of A at ``source`` into this thread's region.
-
-    As micropanels where rows lead.  Where rows are contiguous, a plain copy that puts them side by
-    side does: it is the same routine with the axes exchanged, one panel as wide as the depth.
-    """
-
-    def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
-        job = JOB.view(k, job_at)
-        row, col = job.int("source_row"), job.int("source_col")
-        panels = job.int("pack_a").equals(1)
-        lead, deep = k.select(panels, row, col), k.select(panels, col, row)
-        width, swap = job.int("pack_a_width"), job.int("swap_a").differs(0)
-        sizes = k.select(panels, rows, depth), k.select(panels, depth, rows)
-        matrix = Source(source, lead, deep, *sizes, spec.parts, swap)
-        pack_panels(k, spec.element, matrix, (target, job.int("a_tile")), width)
-
-    params = parameters("job* source* target* rows depth")
-    return Function(f"{spec.symbol}_pack_a", params, body)
 
 
 def _tile(spec: GemmSpec) -> Function:
@@ -236,7 +193,7 @@ def _sweep(spec: GemmSpec) -> Function:
     return Function(f"{spec.symbol}_sweep", params, body)
 
 
-def _chunk(spec: GemmSpec) -> Function:
+def chunk(spec: GemmSpec) -> Function:
     """Rows ``i0 .. i1`` by columns ``j0 .. j1`` over the depth ``p0 .. p1``: the macrokernel."""
     run_tile, along = _tile(spec), _sweep(spec)
     bias_kind = spec.epilogue.bias
@@ -335,12 +292,12 @@ def _chunk(spec: GemmSpec) -> Function:
 
 def nest(spec: GemmSpec) -> Function:
     """The whole product, drained by any number of threads: ``nest(job, thread)``."""
-    chunk, packer, packer_a = _chunk(spec), pack_b(spec), pack_a(spec)
+    run_chunk, packer, packer_a = chunk(spec), pack_b(spec), pack_a(spec)
 
-    def product(k: Kernel, job: View, thread: Int, ticket: Int, span: tuple[Int, ...]) -> None:
-        jc0, jc1, p0, p1, slice_at = span
+    def product(k: Kernel, job: View, thread: Int, ticket: Int, block: tuple[Int, ...]) -> None:
+        jc0, jc1, p0, p1, slice_at = block
         row_chunk, col_chunk = ticket // job.int("col_chunks"), ticket % job.int("col_chunks")
-        i0, i1 = _spans(k, row_chunk, job.int("rows_per_chunk"), job.int("m"))
+        i0, i1 = span(k, row_chunk, job.int("rows_per_chunk"), job.int("m"))
         j0 = jc0 + col_chunk * job.int("cols_per_chunk")
         j1 = k.min(j0 + job.int("cols_per_chunk"), jc1)
         own = job.pointer("a") + i0 * job.int("source_row") + p0 * job.int("source_col")
@@ -360,40 +317,37 @@ def nest(spec: GemmSpec) -> Function:
                         k.call(packing, job.ptr, own, a.value, i1 - i0, p1 - p0)
                 else:
                     k.call(packer_a, job.ptr, own, a.value, i1 - i0, p1 - p0)
-            k.call(chunk, job.ptr, a.value, b, i0, i1, j0, j1, p0, p1)
+            k.call(run_chunk, job.ptr, a.value, b, i0, i1, j0, j1, p0, p1)
 
     def body(k: Kernel, job_at: Ptr, thread: Int) -> None:
         job = JOB.view(k, job_at)
-        counters = COUNTERS.view(k, job.pointer("counters"))
         slices, pack_chunks = job.int("slices"), job.int("pack_chunks")
         per_slice = pack_chunks + job.int("row_chunks") * job.int("col_chunks")
-        total = per_slice * slices * job.int("blocks")
-        ticket = k.var(k.fetch_add(counters.at("cursor"), 1))
-        for _ in k.repeat_while(lambda: ticket.value < total):
-            t = ticket.value
+
+        def ready(t: Int) -> Int:
+            within = t % per_slice
+            return t - within + k.select(within < pack_chunks, k.const(0), pack_chunks)
+
+        def work(t: Int) -> None:
             index, within = t // per_slice, t % per_slice
-            jc0, jc1 = _spans(k, index // slices, job.int("cols_per_block"), job.int("n"))
-            p0, p1 = _spans(k, index % slices, job.int("depth_per_slice"), job.int("k"))
+            jc0, jc1 = span(k, index // slices, job.int("cols_per_block"), job.int("n"))
+            p0, p1 = span(k, index % slices, job.int("depth_per_slice"), job.int("k"))
             slice_at = p0 * job.int("slice_stride")
-            packing = within < pack_chunks
-            ready = index * per_slice + k.select(packing, k.const(0), pack_chunks)
-            for _ in k.repeat_while(lambda: k.load_shared(counters.at("done")) < ready):
-                k.pause()
-            if spec.b is BSource.PACKED:
-                for pack in k.branches(packing):
-                    if pack:
-                        j0 = jc0 + within * job.int("pack_cols")
-                        j1 = k.min(j0 + job.int("pack_cols"), jc1)
-                        target = job.pointer("packed") + slice_at \
-                            + (j0 - jc0) // spec.nr * job.int("panel_stride")  # fmt: skip
-                        for _ in k.when(j0 < j1):
-                            k.call(packer, job_at, target, j0, j1, p0, p1)
-                    else:
-                        product(k, job, thread, within - pack_chunks, (jc0, jc1, p0, p1, slice_at))
-            else:
+            if spec.b is not BSource.PACKED:
                 product(k, job, thread, within, (jc0, jc1, p0, p1, slice_at))
-            k.fetch_add(counters.at("done"), 1)
-            ticket.value = k.fetch_add(counters.at("cursor"), 1)
+                return
+            for pack in k.branches(within < pack_chunks):
+                if pack:
+                    j0 = jc0 + within * job.int("pack_cols")
+                    j1 = k.min(j0 + job.int("pack_cols"), jc1)
+                    target = job.pointer("packed") + slice_at \
+                        + (j0 - jc0) // spec.nr * job.int("panel_stride")  # fmt: skip
+                    for _ in k.when(j0 < j1):
+                        k.call(packer, job_at, target, j0, j1, p0, p1)
+                else:
+                    product(k, job, thread, within - pack_chunks, (jc0, jc1, p0, p1, slice_at))
+
+        drain(k, job, per_slice * slices * job.int("blocks"), ready, work)
 
     params = parameters("job* thread")
     return Function(spec.symbol, params, body)
@@ -401,18 +355,12 @@ def nest(spec: GemmSpec) -> Function:
 
 def serial(spec: GemmSpec) -> Function:
     """The whole product as one chunk, for small products: same arguments as the nest."""
-    chunk = _chunk(spec)
+    run_chunk = chunk(spec)
 
     def body(k: Kernel, job_at: Ptr, thread: Int) -> None:  # noqa: ARG001  # nest's ABI
         job = JOB.view(k, job_at)
         m, n, depth, zero = job.int("m"), job.int("n"), job.int("k"), k.const(0)
         b = job.pointer("packed" if spec.b is BSource.PACKED else "b")
-        k.call(chunk, job_at, job.pointer("a"), b, zero, m, zero, n, zero, depth)
+        k.call(run_chunk, job_at, job.pointer("a"), b, zero, m, zero, n, zero, depth)
 
     return Function(f"{spec.symbol}_serial", parameters("job* thread"), body)
-
-
-def gemm_functions(spec: GemmSpec) -> list[Function]:
-    """What a compiled spec exports: the nest, its serial form and, for packed B, the packing."""
-    functions = [nest(spec), serial(spec)]
-    return [*functions, pack_b(spec)] if spec.b is BSource.PACKED else functions

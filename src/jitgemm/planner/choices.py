@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from jitgemm.isa.tables import Isa
@@ -16,7 +16,7 @@ from jitgemm.planner.machine import Machine
 from jitgemm.planner.problem import Problem
 
 __all__ = ["Context", "PackA", "b_source", "is_direct", "orientation", "packs_a",
-           "spec_for", "sweeps", "threads_for"]  # fmt: skip
+           "spec_for", "splits", "sweeps", "threads_for"]  # fmt: skip
 
 _PAGE = 4096
 # Two multiply-adds per cycle, four cycles of latency each, and half as many to spare.
@@ -139,6 +139,19 @@ def _collides(problem: Problem, spec: GemmSpec, context: Context) -> bool:
         and problem.n * problem.parts > spec.lanes
         and (columns > l1.ways // 2 * sets)
     )
+
+
+def splits(problem: Problem, context: Context) -> bool:
+    """Whether the depth should be shared among threads, a small result being too few tiles."""
+    block, m, n = problem.element.depth_block, problem.m, problem.n
+    if problem.b is None or problem.a.foreign or problem.k < context.knob("split_depth"):
+        return False
+    if not is_direct(replace(problem, k=1))[0]:
+        return False
+    # Block sums are written and read once: a quarter of what a block reads of A and B is enough.
+    few = 2 * m * n <= block * (m + n) // 4
+    bias = problem.bias
+    return few and (bias is None or (not bias.foreign and bias.col in (0, problem.unit)))
 
 
 class PackA(Enum):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jitgemm.kernels.skewed import Skew
 from jitgemm.kernels.spec import BSource, GemmSpec
@@ -18,10 +18,12 @@ from jitgemm.planner.choices import (
     orientation,
     packs_a,
     spec_for,
+    splits,
     sweeps,
     threads_for,
 )
 from jitgemm.planner.problem import Problem
+from jitgemm.planner.splitting import Split, split_bounds
 
 __all__ = ["Context", "GemmPlan", "PackA", "make_plan"]
 
@@ -57,6 +59,8 @@ class GemmPlan:
     workspace_b: int
     """Bytes of packed B, shared."""
     reasons: tuple[str, ...]
+    split: Split | None = None
+    """The depth is shared among threads."""
 
     @property
     def swapped(self) -> bool:
@@ -73,6 +77,60 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
 
 
+def _check(problem: Problem, spec: GemmSpec, needed: int) -> None:
+    # Judged by the size of one micropanel even where nothing is packed: operands that only strides
+    # of zero make so deep would otherwise be multiplied for days.
+    needed = max(needed, spec.panel_row * problem.k)
+    if needed > _MAX_BYTES:
+        raise MemoryError(
+            f"jitgemm: workspace: m={problem.m}, n={problem.n}, k={problem.k} would need "
+            f"{needed} bytes of scratch"
+        )
+
+
+def _deep(problem: Problem, spec: GemmSpec, context: Context, reasons: list[str]) -> GemmPlan:
+    """The plan of a small result with a deep sum."""
+    block = spec.element.depth_block
+    threads = threads_for(problem.operations, context)
+    bounds = split_bounds(spec, problem, context.machine, threads)
+    # Within a depth block everything is as in a product that is no deeper.
+    limits = Limits(1, spec.tile.mr, whole_depth=True)
+    blocking = derive(spec, replace(problem, k=block), context.machine, limits)
+    rows = -(-problem.m // threads)
+    blocking = replace(blocking, rows_per_chunk=rows, row_chunks=-(-problem.m // rows))
+    panel = spec.panel_row * block
+    if spec.b is not BSource.PACKED:
+        assert problem.b is not None
+        panel = spec.nr // spec.parts * problem.b.col
+    reasons.append(
+        f"depth: {problem.m} x {problem.n} sums of {bounds.round_blocks} blocks at a time,"
+        f" in {bounds.ranges} ranges, then added in ascending order"
+    )
+    # Block sums take the place of packed rows of A, which is read in place.
+    per_thread = _aligned(-(-bounds.sums_bytes // threads))
+    _check(problem, spec, threads * (per_thread + bounds.workspace_b_stride))
+    return GemmPlan(
+        problem=problem,
+        spec=spec,
+        blocking=blocking,
+        threads=threads,
+        direct=True,
+        pack_a=PackA.INPLACE,
+        pack_a_width=0,
+        a_row=problem.a.row,
+        a_col=problem.a.col,
+        sweep=False,
+        rows_ahead=0,
+        a_tile=blocking.tile_rows * problem.a.row,
+        panel_stride=panel,
+        slice_stride=0,
+        workspace_a_stride=per_thread,
+        workspace_b=_aligned(threads * bounds.workspace_b_stride),
+        reasons=tuple(reasons),
+        split=bounds,
+    )
+
+
 def make_plan(problem: Problem, context: Context) -> GemmPlan:
     """Plan a product.
 
@@ -86,6 +144,8 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     spec = spec_for(oriented, source, context.isa)
     unit = spec.unit
     threads = threads_for(oriented.operations, context)
+    if splits(oriented, context):
+        return _deep(oriented, spec, context, reasons)
     direct, through = is_direct(oriented)
     pack_a, most_rows, why = packs_a(oriented, spec, context)
     reasons.append(why)
@@ -119,14 +179,7 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         packed_a = _aligned(oriented.m * spec.parts * Skew(spec).row_bytes(oriented.k))
     in_panels = pack_a is PackA.PANELS
     a_tile = blocking.tile_rows * (kc * unit if in_panels else a_row)
-    # Judged by the size of one micropanel even where nothing is packed: operands that only strides
-    # of zero make so deep would otherwise be multiplied for days.
-    needed = max(packed_b + threads * packed_a, spec.panel_row * oriented.k)
-    if needed > _MAX_BYTES:
-        raise MemoryError(
-            f"jitgemm: workspace: m={problem.m}, n={problem.n}, k={problem.k} would need "
-            f"{needed} bytes of scratch"
-        )
+    _check(oriented, spec, packed_b + threads * packed_a)
     return GemmPlan(
         problem=oriented,
         spec=spec,

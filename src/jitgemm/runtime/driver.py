@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from jitgemm.isa.tables import Isa
 from jitgemm.jit import compiler
 from jitgemm.kernels.job import COUNTERS, JOB
-from jitgemm.kernels.nest import nest, pack_b
+from jitgemm.kernels.nest import nest, serial
+from jitgemm.kernels.operands import pack_b
 from jitgemm.kernels.spec import GemmSpec
+from jitgemm.kernels.split import split
 from jitgemm.lang.core import Function
 from jitgemm.planner.problem import Operand
 from jitgemm.planner.route import GemmPlan, PackA
@@ -117,9 +119,22 @@ def _template(plan: GemmPlan) -> np.ndarray:
         "workspace_a_stride": plan.workspace_a_stride,
         "sweep": plan.sweep, "direct": plan.direct,
     }  # fmt: skip
+    if plan.split is not None:
+        values |= asdict(plan.split)
     for name, value in values.items():
         job[JOB.slot(name)] = int(value)
     return job
+
+
+def _function(plan: GemmPlan) -> Function:
+    """What does the whole product."""
+    if plan.split is not None:
+        return split(plan.spec)
+    b = plan.blocking
+    single = b.row_chunks * b.col_chunks * b.slices * b.blocks == 1 and plan.threads == 1
+    if single and not b.pack_chunks and plan.pack_a is PackA.INPLACE:
+        return serial(plan.spec)
+    return nest(plan.spec)
 
 
 class Executable:
@@ -129,15 +144,11 @@ class Executable:
         self.plan = plan
         self.engine: Engine = engine()
         self.template = _template(plan)
-        blocking = plan.blocking
-        single = blocking.row_chunks * blocking.col_chunks * blocking.slices * blocking.blocks == 1
-        self.serial = single and plan.threads == 1 and not blocking.pack_chunks
-        self.serial = self.serial and plan.pack_a is PackA.INPLACE
+        self.function = _function(plan)
         self.address = 0
         self.unit = compiler.gemm_unit(plan.spec)
         if not plan.spec.isa.interpreted:
-            name = plan.spec.symbol + ("_serial" if self.serial else "")
-            self.address = compiler.get(self.unit).addresses[name]
+            self.address = compiler.get(self.unit).addresses[self.function.name]
         if plan.threads > 1:
             self.engine.pool.ensure(plan.threads)
 
@@ -183,7 +194,7 @@ class Executable:
             if scratch is not None:
                 known["workspace"] = scratch
             writable = {"d", "job", "counters", "workspace"}
-            interpret(nest(plan.spec), plan.spec.isa, (where, 0), known, writable)
+            interpret(self.function, plan.spec.isa, (where, 0), known, writable)
             return
         pool = self.engine.pool
         if plan.threads > 1:

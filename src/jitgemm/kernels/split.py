@@ -1,0 +1,146 @@
+"""A small result with a deep sum: the depth is shared among threads.
+
+``X.T @ X`` with a million rows has no more than a few tiles of result to hand out, and walking one
+tile at a time down all of ``k`` reads X from memory once per tile.  Here a ticket is a range of
+depth: for every depth block the sums of the whole result are stored apart, and tickets of a second
+kind add them, block after block in ascending order.  So the bits are those of every other route.
+Rounds bound the memory block sums take.
+"""
+
+from __future__ import annotations
+
+from jitgemm.kernels.epilogue import conclude
+from jitgemm.kernels.job import JOB, TILE
+from jitgemm.kernels.nest import chunk
+from jitgemm.kernels.operands import pack_b
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from jitgemm.kernels.tickets import drain, span
+from jitgemm.lang.core import Function, Int, IntLike, Kernel, Ptr, parameters
+
+__all__ = ["split"]
+
+_WORD = 8
+# More depth than any product has: the block at hand is never the last one, so nothing is finished.
+_ENDLESS = 1 << 60
+
+
+def _sums(spec: GemmSpec) -> Function:
+    """The sums of the depth blocks ``first .. last``, each where it belongs."""
+    run_chunk, packer = chunk(spec), pack_b(spec)
+    block = spec.element.depth_block
+
+    def body(k: Kernel, job_at: Ptr, thread: Int, first: Int, last: Int, target: Ptr) -> None:
+        job = JOB.view(k, job_at)
+        own = JOB.view(k, k.scratch(JOB.size))
+        for at in k.range(0, JOB.size, _WORD):
+            k.store_int(own.ptr + at, k.load_int(job_at + at))
+        fields: dict[str, IntLike] = {
+            "d_row": job.int("sums_row"), "d_col": spec.unit, "direct": 1, "pack_a": 0,
+            "rows_ahead": 0, "depth_step": block, "k": _ENDLESS,
+        }  # fmt: skip
+        for name, value in fields.items():
+            own.set(name, value)
+        m, n, depth, zero = job.int("m"), job.int("n"), job.int("k"), k.const(0)
+        a_col, b_row = job.int("a_col"), job.int("b_row")
+        packed = job.pointer("packed") + thread * job.int("workspace_b_stride")
+        for q in k.range(first, last):
+            p0 = q * block
+            p1 = k.min(p0 + block, depth)
+            own.set("d", target + (q - first) * job.int("sums_stride"))
+            b = job.pointer("b") + p0 * b_row
+            if spec.b is BSource.PACKED:
+                k.call(packer, job_at, packed, zero, n, p0, p1)
+                b = packed
+            a = job.pointer("a") + p0 * a_col
+            k.call(run_chunk, own.ptr, a, b, zero, m, zero, n, zero, p1 - p0)
+
+    params = parameters("job* thread first last target*")
+    return Function(f"{spec.symbol}_split_sums", params, body)
+
+
+def _add(spec: GemmSpec) -> Function:
+    """Add the block sums of a round to those before, in rows ``i0 .. i1``; finish at the end."""
+    element, lanes, size = spec.element, spec.lanes, spec.element.bytes
+    kind = spec.epilogue.bias
+
+    def body(k: Kernel, job_at: Ptr, i0: Int, i1: Int, count: Int, first: Int, last: Int) -> None:
+        job, tile = JOB.view(k, job_at), TILE.view(k, k.scratch(TILE.size))
+        stride, row = job.int("sums_stride"), job.int("sums_row")
+        blocks = job.pointer("workspace_a")
+        earlier = blocks + job.int("round_blocks") * stride
+        tile.set("first", 1)
+        tile.set("last", 1)
+
+        def vector(i: Int, j: Int, cols: Int | None) -> None:
+            mask = None if cols is None else k.mask(cols, element, lanes)
+            at = i * row + j * size
+            start = k.select(first.differs(0), blocks, earlier) + at
+            total = k.var(k.load(start, element, lanes, mask))
+            for s in k.range(k.select(first.differs(0), k.const(1), k.const(0)), count):
+                block = k.load(blocks + s * stride + at, element, lanes, mask)
+                total.value = k.op("add", total.value, block)
+            for ends in k.branches(last.differs(0)):
+                if not ends:
+                    k.store(earlier + at, total.value, mask)
+                    continue
+                tile.set("target", job.pointer("d") + i * job.int("d_row") + j * size)
+                if spec.epilogue.beta:
+                    tile.set("c", job.pointer("c") + i * job.int("c_row") + j * size)
+                if kind is not Bias.NONE:
+                    along = 0 if kind is Bias.ROW else j * size
+                    down = 0 if kind is Bias.COLUMN else i * job.int("bias_row")
+                    tile.set("bias", job.pointer("bias") + down + along)
+                if spec.epilogue.program is not None:
+                    tile.set("row", i)
+                    tile.set("col", j)
+                conclude(k, spec, (job, tile), {(0, 0): total}, cols)
+
+        for name in ("target_row", "partial_row", "c_row", "bias_row"):
+            tile.set(name, 0)
+        n = job.int("n")
+        whole = n // lanes * lanes
+        for i in k.range(i0, i1):
+            for j in k.range(0, whole, lanes):
+                vector(i, j, None)
+            for _ in k.when(whole < n):
+                vector(i, whole, n - whole)
+
+    params = parameters("job* i0 i1 count first last")
+    return Function(f"{spec.symbol}_split_add", params, body)
+
+
+def split(spec: GemmSpec) -> Function:
+    """The whole product by ranges of depth: same arguments as the nest."""
+    sums, add = _sums(spec), _add(spec)
+    block = spec.element.depth_block
+
+    def body(k: Kernel, job_at: Ptr, thread: Int) -> None:
+        job = JOB.view(k, job_at)
+        blocks = k.ceil_div(job.int("k"), block)
+        per_round, ranges = job.int("round_blocks"), job.int("ranges")
+        tickets = ranges + job.int("row_chunks")
+        rounds = k.ceil_div(blocks, per_round)
+
+        def ready(t: Int) -> Int:
+            within = t % tickets
+            return t - within + k.select(within < ranges, k.const(0), ranges)
+
+        def work(t: Int) -> None:
+            index, within = t // tickets, t % tickets
+            low, high = span(k, index, per_round, blocks)
+            for summing in k.branches(within < ranges):
+                if summing:
+                    first = low + within * job.int("range_blocks")
+                    last = k.min(first + job.int("range_blocks"), high)
+                    stride = job.int("sums_stride")
+                    target = job.pointer("workspace_a") + (first - low) * stride
+                    k.call(sums, job_at, thread, first, last, target)
+                else:
+                    i0, i1 = span(k, within - ranges, job.int("rows_per_chunk"), job.int("m"))
+                    ends = k.select((index + 1).equals(rounds), k.const(1), k.const(0))
+                    begins = k.select(index.equals(0), k.const(1), k.const(0))
+                    k.call(add, job_at, i0, i1, high - low, begins, ends)
+
+        drain(k, job, tickets * rounds, ready, work)
+
+    return Function(f"{spec.symbol}_split", parameters("job* thread"), body)

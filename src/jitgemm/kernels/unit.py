@@ -1,0 +1,17 @@
+"""What one translation unit of a product exports."""
+
+from __future__ import annotations
+
+from jitgemm.kernels.nest import nest, serial
+from jitgemm.kernels.operands import pack_b
+from jitgemm.kernels.spec import BSource, GemmSpec
+from jitgemm.kernels.split import split
+from jitgemm.lang.core import Function
+
+__all__ = ["gemm_functions"]
+
+
+def gemm_functions(spec: GemmSpec) -> list[Function]:
+    """The nest, its serial form, its form for deep sums and, for packed B, the packing."""
+    functions = [nest(spec), serial(spec), split(spec)]
+    return [*functions, pack_b(spec)] if spec.b is BSource.PACKED else functions
