@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitgemm.kernels.dot import dot
 from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.operands import pack_b
 from jitgemm.kernels.spec import BSource, GemmSpec
@@ -12,6 +13,6 @@ __all__ = ["gemm_functions"]
 
 
 def gemm_functions(spec: GemmSpec) -> list[Function]:
-    """The nest, its serial form, its form for deep sums and, for packed B, the packing."""
-    functions = [nest(spec), serial(spec), split(spec)]
+    """The nest, its forms for small, deep and 1 x 1 products and, for packed B, the packing."""
+    functions = [nest(spec), serial(spec), split(spec), dot(spec)]
     return [*functions, pack_b(spec)] if spec.b is BSource.PACKED else functions

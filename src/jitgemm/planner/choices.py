@@ -13,9 +13,9 @@ from jitgemm.kernels.registry import columns_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.planner.machine import Machine
-from jitgemm.planner.problem import Problem
+from jitgemm.planner.problem import Operand, Problem
 
-__all__ = ["Context", "PackA", "b_source", "is_direct", "orientation", "packs_a",
+__all__ = ["Context", "PackA", "b_source", "is_direct", "is_dot", "orientation", "packs_a",
            "spec_for", "splits", "sweeps", "threads_for"]  # fmt: skip
 
 _PAGE = 4096
@@ -53,23 +53,36 @@ def orientation(problem: Problem) -> tuple[Problem, str]:
 
 def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
     """How B is read."""
-    b = problem.b
-    if b is None:
+    if problem.b is None:
         return BSource.PACKED, "B: prepacked micropanels"
-    if b.foreign:
+    if is_dot(problem):
+        return BSource.INPLACE, "one row and one column: a sum in lanes, added in halves"
+    if problem.b.foreign:
         return BSource.PACKED, "B: packed per call, which puts its bytes in order"
-    if b.col == problem.unit:
-        limit, where = _rows_in_place(problem, context)
-        if problem.m <= limit:
-            why = f"B: read in place, {where}; packing pays from {limit + 1} rows"
-            return BSource.INPLACE, why
-        return BSource.PACKED, f"B: packed per call, {where}; in place pays up to {limit} rows"
-    if b.row == problem.unit:
+    return _by_layout(problem, problem.b, context)
+
+
+def _by_layout(problem: Problem, b: Operand, context: Context) -> tuple[BSource, str]:
+    if b.row == problem.unit and b.col != problem.unit:
         limit = context.knob("rhs_turn_rows")
-        if problem.m <= limit:
+        if problem.m <= limit and problem.k > 0:
             why = f"B: its columns are contiguous and turned in registers up to {limit} rows"
             return BSource.COLUMNS, why
-    return BSource.PACKED, "B: packed per call, because its rows are not contiguous"
+    if b.col != problem.unit:
+        return BSource.PACKED, "B: packed per call, because its rows are not contiguous"
+    limit, where = _rows_in_place(problem, context)
+    if problem.m <= limit:
+        return BSource.INPLACE, f"B: read in place, {where}; packing pays from {limit + 1} rows"
+    return BSource.PACKED, f"B: packed per call, {where}; in place pays up to {limit} rows"
+
+
+def is_dot(problem: Problem) -> bool:
+    """Whether a sum in lanes is wanted: the only route with an order of its own.
+
+    A rule about shapes alone, so that strides, threads and packing do not show in the bits.
+    """
+    one = problem.m == 1 and problem.n == 1
+    return one and problem.k > 1 and not problem.strict
 
 
 def spec_for(problem: Problem, source: BSource, isa: Isa) -> GemmSpec:
@@ -144,7 +157,12 @@ def _collides(problem: Problem, spec: GemmSpec, context: Context) -> bool:
 def splits(problem: Problem, context: Context) -> bool:
     """Whether the depth should be shared among threads, a small result being too few tiles."""
     block, m, n = problem.element.depth_block, problem.m, problem.n
-    if problem.b is None or problem.a.foreign or problem.k < context.knob("split_depth"):
+    if (
+        problem.b is None
+        or is_dot(problem)
+        or problem.a.foreign
+        or problem.k < context.knob("split_depth")
+    ):
         return False
     if not is_direct(replace(problem, k=1))[0]:
         return False

@@ -15,6 +15,7 @@ from jitgemm.planner.choices import (
     PackA,
     b_source,
     is_direct,
+    is_dot,
     orientation,
     packs_a,
     spec_for,
@@ -61,6 +62,8 @@ class GemmPlan:
     reasons: tuple[str, ...]
     split: Split | None = None
     """The depth is shared among threads."""
+    dot: bool = False
+    """One row times one column, summed in lanes."""
 
     @property
     def swapped(self) -> bool:
@@ -143,9 +146,10 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     reasons.append(why)
     spec = spec_for(oriented, source, context.isa)
     unit = spec.unit
-    threads = threads_for(oriented.operations, context)
     if splits(oriented, context):
         return _deep(oriented, spec, context, reasons)
+    dot = is_dot(oriented)
+    threads = 1 if dot else threads_for(oriented.operations, context)
     direct, through = is_direct(oriented)
     pack_a, most_rows, why = packs_a(oriented, spec, context)
     reasons.append(why)
@@ -199,4 +203,5 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         workspace_a_stride=packed_a,
         workspace_b=_aligned(packed_b),
         reasons=tuple(reasons),
+        dot=dot,
     )

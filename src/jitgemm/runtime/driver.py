@@ -11,6 +11,7 @@ import numpy as np
 
 from jitgemm.isa.tables import Isa
 from jitgemm.jit import compiler
+from jitgemm.kernels.dot import dot
 from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.operands import pack_b
@@ -130,6 +131,8 @@ def _function(plan: GemmPlan) -> Function:
     """What does the whole product."""
     if plan.split is not None:
         return split(plan.spec)
+    if plan.dot:
+        return dot(plan.spec)
     b = plan.blocking
     single = b.row_chunks * b.col_chunks * b.slices * b.blocks == 1 and plan.threads == 1
     if single and not b.pack_chunks and plan.pack_a is PackA.INPLACE:

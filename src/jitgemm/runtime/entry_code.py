@@ -287,6 +287,8 @@ def call_small() -> Function:
                 known, dense, k.same(b.pointer("descr"), descr), depth.equals(depth_b),
                 m <= limit, n <= limit, depth <= table.int("depth_limit"),
                 m > 0, n > 0, depth > 0,
+                # A dot product has an order and a kernel of its own.
+                (m * n > 1) | depth.equals(1),
             )
         )  # fmt: skip
         size = k.select(second, table.int("size_1"), table.int("size_0"))

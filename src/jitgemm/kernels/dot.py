@@ -1,0 +1,171 @@
+"""One row times one column: a sum in lanes.
+
+A chain of multiply-adds takes four cycles per element whatever the machine; a dot product would
+wait for nothing else.  So this route has an order of its own, fixed as the others are: element
+``p`` belongs to virtual lane ``p mod lanes``, of which there are as many as fill 256 bytes (128 of
+each product if complex); a lane is one ascending chain over a block of 512 elements per lane; at
+the end of a block lanes are added in halves (``i`` and ``i + lanes / 2``, and so on), blocks in
+ascending order.  Elements beyond the last count as products of zeros.
+"""
+
+from __future__ import annotations
+
+from jitgemm.kernels.epilogue import finish
+from jitgemm.kernels.job import JOB, TILE
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from jitgemm.kernels.tilecopy import copy_tile
+from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, Var, Vec, parameters
+from jitgemm.lang.record import View
+
+__all__ = ["dot"]
+
+_BYTES = 256
+
+
+class _Lanes:
+    """The virtual lanes, in vectors of the instruction set."""
+
+    def __init__(self, k: Kernel, spec: GemmSpec) -> None:
+        self.k, self.spec = k, spec
+        self.reals = _BYTES // spec.parts // spec.element.bytes
+        self.depth = self.reals // spec.parts
+        """Elements of depth per round of the lanes."""
+        zero = k.zero(spec.element, spec.lanes)
+        count = self.reals // spec.lanes
+        self.sums = [[k.var(zero) for _ in range(count)] for _ in range(spec.parts)]
+        """Products element by element; if complex, also those with the other part of B."""
+
+    def clear(self) -> None:
+        zero = self.k.zero(self.spec.element, self.spec.lanes)
+        for cell in (c for cells in self.sums for c in cells):
+            cell.value = zero
+
+    def add(self, a: Ptr, b: Ptr, count: Int | None) -> None:
+        """A round of elements, of which ``count`` exist (``None``: all)."""
+        k, spec = self.k, self.spec
+        element, lanes = spec.element, spec.lanes
+        turned = [i ^ 1 for i in range(lanes)]
+        for v in range(len(self.sums[0])):
+            mask = None
+            if count is not None:
+                mask = k.mask(count * spec.parts - v * lanes, element, lanes)
+            at = v * lanes * element.bytes
+            x, y = (k.load(p + at, element, lanes, mask) for p in (a, b))
+            for part, cells in enumerate(self.sums):
+                other = k.shuffle(y, y, turned) if part else y
+                cells[v].value = k.op("madd", x, other, cells[v].value)
+
+    def total(self) -> list[Vec]:
+        """Two lanes per kind of product: equal ones, or even and odd ones if complex."""
+        k, result = self.k, []
+        for cells in self.sums:
+            vectors = [c.value for c in cells]
+            while len(vectors) > 1:
+                half = len(vectors) // 2
+                vectors = [k.op("add", x, y) for x, y in zip(vectors[:half], vectors[half:],
+                                                              strict=True)]  # fmt: skip
+            x = vectors[0]
+            while x.lanes > 2:
+                half = x.lanes // 2
+                low, high = range(half), range(half, x.lanes)
+                x = k.op("add", k.shuffle(x, x, low), k.shuffle(x, x, high))
+            if self.spec.parts == 1:
+                x = k.op("add", x, k.shuffle(x, x, [1, 0]))
+            result.append(x)
+        return result
+
+
+def dot(spec: GemmSpec) -> Function:
+    """The whole product of a row and a column: same arguments as the nest."""
+    element, unit = spec.element, spec.unit
+
+    def body(k: Kernel, job_at: Ptr, thread: Int) -> None:  # noqa: ARG001  # nest's ABI
+        job = JOB.view(k, job_at)
+        sums = _Lanes(k, spec)
+        none = k.literal(-0.0, element, 2)
+        # To -0 the first block adds without a trace.
+        totals = [k.var(none) for _ in range(spec.parts)]
+        block = element.depth_block * sums.depth
+        depth, a_col = job.int("k"), job.int("a_col")
+        b, b_row = job.pointer("b"), job.int("b_row")
+        if spec.b is BSource.PACKED:
+            b, b_row = job.pointer("packed"), k.const(spec.panel_row)
+        a = job.pointer("a")
+        swapped = job.int("swap_a").differs(0), job.int("swap_b").differs(0)
+        dense = a_col.equals(unit) & b_row.equals(unit) & ~(swapped[0] | swapped[1])
+        spaces = k.scratch(_BYTES), k.scratch(_BYTES)
+        for p0 in k.range(0, depth, block):
+            p1 = k.min(p0 + block, depth)
+            whole = p0 + (p1 - p0) // sums.depth * sums.depth
+            for contiguous in k.branches(dense):
+                for p in k.range(p0, whole, sums.depth):
+                    if contiguous:
+                        sums.add(a + p * a_col, b + p * b_row, None)
+                        continue
+                    for side in zip((a, b), (a_col, b_row), swapped, spaces, strict=True):
+                        _gather(k, spec, side, p, k.const(sums.depth))
+                    sums.add(*spaces, None)
+                for _ in k.when(whole < p1):
+                    if contiguous:
+                        sums.add(a + whole * a_col, b + whole * b_row, p1 - whole)
+                        continue
+                    for side in zip((a, b), (a_col, b_row), swapped, spaces, strict=True):
+                        _gather(k, spec, side, whole, p1 - whole)
+                    sums.add(*spaces, p1 - whole)
+            for cell, value in zip(totals, sums.total(), strict=True):
+                cell.value = k.op("add", cell.value, value)
+            sums.clear()
+        _finish(k, spec, job, [cell.value for cell in totals])
+
+    return Function(f"{spec.symbol}_dot", parameters("job* thread"), body)
+
+
+def _gather(
+    k: Kernel, spec: GemmSpec, side: tuple[Ptr, Int, Cond, Ptr], first: Int, count: Int
+) -> None:
+    """Elements from ``first`` on side by side."""
+    at, stride, swap, space = side
+    none = k.const(0)
+    source = at + first * stride, none, stride
+    target = space, none, k.const(spec.unit)
+    copy_tile(k, spec.element, source, target, (k.const(1), count), spec.parts, swap)
+
+
+def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
+    tile = TILE.view(k, k.scratch(TILE.size))
+    for name in ("first", "last"):
+        tile.set(name, 1)
+    for name in ("target_row", "partial_row", "c_row", "bias_row", "row", "col"):
+        tile.set(name, 0)
+
+    def one(source: Ptr, target: Ptr, name: str) -> None:
+        """Copy the one element of an operand, whose bytes may be in foreign order."""
+        step, single = k.const(spec.unit), k.const(1)
+        sides = (source, step, step), (target, step, step)
+        swap = job.int(f"swap_{name}").differs(0)
+        copy_tile(k, spec.element, *sides, (single, single), spec.parts, swap)
+
+    def bring(name: str) -> None:
+        space = k.scratch(spec.unit)
+        one(job.pointer(name), space, name)
+        tile.set(name, space)
+
+    result = k.scratch(spec.unit)
+    tile.set("target", result)
+    tile.set("partial", result)
+    if spec.epilogue.beta:
+        bring("c")
+    if spec.epilogue.bias is not Bias.NONE:
+        bring("bias")
+
+    def wide(x: Vec, y: Vec, order: list[int]) -> Var[Vec]:
+        return k.var(k.shuffle(x, y, order * (spec.lanes // len(order))))
+
+    if spec.parts == 1:
+        sums = {(0, 0): wide(totals[0], totals[0], [0, 0])}
+    else:
+        # From (rr, ii) and (ri, ir) to what rows of real and imaginary parts would hold.
+        straight, crossed = totals
+        sums = {(0, 0): wide(straight, crossed, [0, 2]), (1, 0): wide(straight, crossed, [3, 1])}
+    finish(k, spec, (job, tile), sums, k.const(spec.parts))
+    one(result, job.pointer("d"), "d")
