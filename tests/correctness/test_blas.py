@@ -196,6 +196,15 @@ def test_a_factor_too_small_for_the_type_still_multiplies(kind: Any) -> None:
     assert np.isinf(gemm(one, one, alpha=1e60).real).all()
 
 
+def test_impossible_copies_raise_before_anything_is_written() -> None:
+    for k in (2**50, 2**56):
+        a, b = np.broadcast_to(np.float32(1), (3, k)), np.broadcast_to(np.float32(1), (k, 2))
+        out = np.full((3, 2), 7, np.float32)
+        with pytest.raises(MemoryError, match=r"^jitgemm: workspace: "):
+            gemm(a, b, out=out)
+        equal(out, np.full((3, 2), 7, np.float32))
+
+
 def test_empty_results(kind: Any) -> None:
     for m, n, k in ((0, 3, 2), (3, 0, 2), (0, 0, 0)):
         assert gemm(np.ones((m, k), kind), np.ones((k, n), kind)).shape == (m, n)

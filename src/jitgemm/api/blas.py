@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgemm.errors import message
 from jitgemm.kernels.spec import Activation, Epilogue
 from jitgemm.runtime.packed import Packed
 
@@ -195,11 +196,20 @@ def _flagged(x: Array, *, conj: bool) -> tuple[Array, int]:
 
 
 def _contiguous(x: Array) -> Array:
-    """``x``, copied unless a BLAS can read it: native, aligned, one axis after the other."""
+    """``x``, copied unless a BLAS can read it: native, aligned, one axis after the other.
+
+    Raises:
+        MemoryError: there is no room for the copy.
+    """
     whole = x.flags.c_contiguous or x.flags.f_contiguous
     if whole and x.flags.aligned and x.dtype.isnative:
         return x
-    return np.array(x, x.dtype.newbyteorder("="), order="C")
+    try:
+        return np.array(x, x.dtype.newbyteorder("="), order="C")
+    except (MemoryError, ValueError) as e:
+        raise MemoryError(
+            message("workspace", "a copy that fits in memory", f"shape {x.shape} {x.dtype}")
+        ) from e
 
 
 def _reals(x: Array) -> Array:
