@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgemm.errors import message
+from jitgemm.jit.target import NO_ISA
 from jitgemm.kernels.spec import Activation, Epilogue
 from jitgemm.runtime.packed import Packed
 
@@ -62,7 +63,8 @@ def explain(product: Product) -> str:
     routine = "NumPy's matmul"
     if _scipy_takes(m, n, k):
         routine = f"SciPy's {_LETTERS[dtype.char]}{kind}"
-    packed = any(isinstance(x, Packed) for x in (product.a, product.b))
+    # What is packed in a process without kernels is the matrix itself.
+    packed = any(isinstance(x, Packed) and x.isa != NO_ISA for x in (product.a, product.b))
     steps = [
         "after unpacking" if packed else "",
         "" if _scales(product) else "alpha and C in NumPy",

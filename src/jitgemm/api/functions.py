@@ -82,7 +82,7 @@ def gemm(
             another kind than named above; a function that cannot be traced.
         ValueError: shapes that do not fit, a read-only or self-overlapping ``out``, ``beta``
             without ``c``, an unknown ``activation``, ``threads`` not between 1 and 1024, a handle
-            packed for another instruction set.
+            packed for another instruction set, ``"strict"`` where a BLAS computes the product.
         MemoryError: scratch beyond the address space.
         IsaError: ``JITGEMM_ISA`` names a set that is unknown or that this machine lacks.
     """
