@@ -7,7 +7,7 @@ sizes, ``RuntimeError`` for an instruction set the machine lacks.  Every message
 
 from __future__ import annotations
 
-__all__ = ["IsaError", "JitGemmWarning", "LanguageError", "message"]
+__all__ = ["IsaError", "JitGemmWarning", "JitUnavailableError", "LanguageError", "message"]
 
 
 class JitGemmWarning(UserWarning):
@@ -16,6 +16,17 @@ class JitGemmWarning(UserWarning):
 
 class IsaError(RuntimeError):
     """An instruction set was asked for that this machine, or this build of LLVM, does not have."""
+
+
+class JitUnavailableError(RuntimeError):
+    """No machine code can be generated in this process; products go through a BLAS instead.
+
+    Raised to users only where a process gives up the right to after its first product.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"jitgemm: no code can be generated: {reason}")
+        self.reason = reason
 
 
 class LanguageError(Exception):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextvars
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from jitgemm import tuning
-from jitgemm.errors import message
+from jitgemm.api import blas
+from jitgemm.errors import JitUnavailableError, message
 from jitgemm.jit import cache, compiler
-from jitgemm.jit.target import host
-from jitgemm.planner.machine import usable_cpus
-from jitgemm.runtime.engine import engine, knob
+from jitgemm.jit.target import Host, host
+from jitgemm.planner.machine import detect, usable_cpus
+from jitgemm.runtime.engine import engine, knob, packed_for, unavailable
 
 __all__ = ["get_num_threads", "resolve_threads", "set_num_threads", "show_config", "threads"]
 
@@ -92,21 +94,37 @@ def threads(count: int) -> Iterator[None]:
         _context.reset(token)
 
 
+def _host() -> Host:
+    """The machine as LLVM sees it, else as Python does."""
+    try:
+        return host()
+    except JitUnavailableError:
+        machine = platform.machine() or "unknown"
+        return Host(machine, platform.processor() or machine, frozenset(), "none")
+
+
 def show_config() -> dict[str, Any]:
     """What jitgemm found and chose.
 
-    CPU, instruction set, caches (sizes in bytes), threads, folders, kernels, knobs.
+    CPU, instruction set, caches (sizes in bytes), threads, folders, kernels, knobs.  Where no code
+    can be generated the set is ``none`` and ``jit_unavailable`` says why; ``blas`` is the library
+    used instead.
 
     Raises:
         IsaError: ``JITGEMM_ISA`` names a set that is unknown or that this machine lacks.
     """
-    e, machine = engine(), engine().machine
+    reason = unavailable()
+    e = None if reason else engine()
+    machine = detect() if e is None else e.machine
+    found = _host()
     folder = cache.directory()
     return {
-        "cpu": host().cpu,
-        "triple": host().triple,
-        "llvm": host().llvm,
-        "isa": e.isa.name,
+        "cpu": found.cpu,
+        "triple": found.triple,
+        "llvm": found.llvm,
+        "isa": packed_for(),
+        "jit_unavailable": reason or None,
+        "blas": blas.name(),
         "caches": {
             "l1d": machine.l1.size,
             "l2": machine.l2.size,
@@ -114,7 +132,7 @@ def show_config() -> dict[str, Any]:
             "source": machine.source,
         },
         "threads": get_num_threads(),
-        "native_entry": e.native,
+        "native_entry": e is not None and e.native,
         "cache_dir": None if folder is None else str(folder),
         "kernels": [(u.name, u.source) for u in compiler.compiled()],
         "knobs": {name: knob(name) for name in tuning.KNOBS},

@@ -18,7 +18,7 @@ from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.driver import scalar_slot
-from jitgemm.runtime.engine import engine, record_array
+from jitgemm.runtime.engine import engine, record_array, usable
 from jitgemm.runtime.entry_code import SMALL
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import PackedRhs, element_dtype
@@ -71,7 +71,8 @@ def gemm(
         workspace: scratch to reuse between calls.
         reproducible: ``"default"``: the same bits for any threads, layouts and packing;
             ``"strict"``: also for a row whatever ``m`` is, at some cost for dot products.
-        backend: ``"jit"``, or ``"blas"`` for SciPy's or NumPy's BLAS.
+        backend: ``"jit"``, or ``"blas"`` for SciPy's or NumPy's BLAS, on threads of its own number
+            and with bits of its own.
 
     Returns:
         ``out``, or a new C-contiguous array.
@@ -81,7 +82,7 @@ def gemm(
             another kind than named above; a function that cannot be traced.
         ValueError: shapes that do not fit, a read-only or self-overlapping ``out``, ``beta``
             without ``c``, an unknown ``activation``, ``threads`` not between 1 and 1024, a handle
-            packed for another instruction set.
+            packed for another instruction set, ``"strict"`` where a BLAS computes the product.
         MemoryError: scratch beyond the address space.
         IsaError: ``JITGEMM_ISA`` names a set that is unknown or that this machine lacks.
     """
@@ -199,8 +200,7 @@ class _Entry:
         self.call: Callable[[Any, Any, Any, Any], Any] = self._first
 
     def _first(self, x1: Any, x2: Any, out: Any, threads: Any) -> Any:
-        e = engine()
-        self.call = self._build() if e.native else _matmul_slow
+        self.call = self._build() if usable() and engine().native else _matmul_slow
         return self.call(x1, x2, out, threads)
 
     @staticmethod

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgemm.api import blas
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import bind, enters, planned
 from jitgemm.api.functions import batched_shape, covers, matmul
@@ -149,6 +150,8 @@ def plan(
     bound = _Bound(product, options, count)
     if not (product.m and product.n):
         return _without_kernel(bound, "an empty result: nothing is computed")
+    if product.blas:
+        return _without_kernel(bound, blas.explain(product))
     executable = planned(product, target, count)
     if copied or not enters(product) or workspace is not None:
         made = Plan(bound)

@@ -10,8 +10,8 @@ from jitgemm.kernels.job import JOB
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 from jitgemm.runtime.driver import Span, run_pack
-from jitgemm.runtime.engine import engine, record_array
-from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, layout_for
+from jitgemm.runtime.engine import engine, packed_for, record_array, usable
+from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, layout_for, plain_layout
 
 __all__ = ["prepack_lhs", "prepack_rhs"]
 
@@ -64,7 +64,12 @@ def _packed(kind: type[T], name: str, x: object, conj: object) -> T:
     right: Array = source.T if kind is PackedLhs else source
     number = number_of(right.dtype)
     assert number is not None
-    (element, parts), isa, (k, n) = number, engine().isa, right.shape
+    (element, parts), (k, n) = number, right.shape
+    if not usable():
+        handle = kind(plain_layout(element, k, n, parts), packed_for(), conj=conjugated)
+        handle.fill(right.astype(right.dtype.newbyteorder("=")).tobytes())
+        return handle
+    isa = engine().isa
     tile = tile_for(element, isa, parts)
     spec = GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts)
     layout = layout_for(spec, k, n)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgemm.api import blas
 from jitgemm.api.activations import resolve_activation
 from jitgemm.api.operands import (
     Array,
@@ -29,7 +30,7 @@ from jitgemm.kernels.spec import Bias, Epilogue
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.planner.route import make_plan
 from jitgemm.runtime.driver import Executable, Scalars, Span
-from jitgemm.runtime.engine import engine
+from jitgemm.runtime.engine import engine, packed_for, unavailable
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs
 
@@ -89,7 +90,7 @@ def executable_for(problem: Problem, threads: int) -> Executable:
 class Product:
     """``act(alpha * a @ b + beta * c + bias)`` for matrices, with every argument checked."""
 
-    __slots__ = ("a", "b", "bias", "c", "dtype", "epilogue", "k", "m", "n", "number", "out",
+    __slots__ = ("a", "b", "bias", "blas", "c", "dtype", "epilogue", "k", "m", "n", "number", "out",
                  "scalars", "strict", "workspace")  # fmt: skip
 
     def __init__(self, a: object, b: object, out: object, options: Options) -> None:
@@ -121,6 +122,15 @@ class Product:
             raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))
         self.workspace = options.workspace
         self.strict = _choice("reproducible", options.reproducible, ("default", "strict")) == 1
+        named = _choice("backend", options.backend, ("jit", "blas")) == 1
+        # Why a BLAS computes the product; empty: generated code does.
+        self.blas = "asked for by name" if named else unavailable()
+        if self.blas and self.strict:
+            raise ValueError(
+                message(
+                    "reproducible", "'default', because a BLAS computes this product", "'strict'"
+                )
+            )
         self.epilogue = Epilogue(self.c is not None, kind, program)
         self.out = None
         if out is not None:
@@ -131,7 +141,7 @@ class Product:
         if len(packed) > 1:
             raise TypeError(message("b", "an array, because a is prepacked", "a prepacked operand"))
         for name, x in packed:
-            isa = engine().isa.name
+            isa = packed_for()
             if x.isa != isa:
                 raise ValueError(message(name, f"an operand packed for {isa}", f"one for {x.isa}"))
 
@@ -183,6 +193,8 @@ class Product:
     @property
     def usual(self) -> bool:
         """Whether generated entries know operands like these."""
+        if self.blas:
+            return False
         operands = (self.a, self.b, self.c, self.bias, self.out)
         arrays = [x for x in operands if isinstance(x, np.ndarray)]
         plain = self.bias is None or (
@@ -262,7 +274,9 @@ class Product:
     def run(self, threads: int) -> Array:
         """Do it; the result (``out`` itself if there is one)."""
         target, copy = self.target()
-        if self.m and self.n:
+        if self.blas:
+            blas.run(self, target)
+        elif self.m and self.n:
             executable = executable_for(self.problem(target), threads)
             spans = self.spans(target, executable)
             executable.run(spans, self.factors(executable), self.workspace)

@@ -11,7 +11,7 @@ import jitgemm
 from jitgemm import tuning
 from jitgemm.cli.tables import Table, byte_size, show
 from jitgemm.isa.tables import BY_NAME
-from jitgemm.jit.target import available
+from jitgemm.jit.target import NO_ISA, available
 from jitgemm.kernels import registry
 from jitgemm.planner.machine import usable_cpus
 
@@ -38,18 +38,18 @@ def _objects(folder: str | None) -> dict[str, int]:
 def describe() -> dict[str, Any]:
     """``show_config()`` and what goes with it, made of JSON's types."""
     config = jitgemm.show_config()
-    folder = config.pop("cache_dir")
+    folder, generates = config.pop("cache_dir"), config["isa"] != NO_ISA
     compiled, values = config.pop("kernels"), config.pop("knobs")
     return {
         "jitgemm": jitgemm.__version__,
         **config,
-        "isas": {isa.name: available(isa) for isa in BY_NAME.values()},
+        "isas": {isa.name: generates and available(isa) for isa in BY_NAME.values()},
         "usable_processors": usable_cpus(),
         "cache": {"folder": folder, **_objects(folder)},
         "kernels": [
             {"element": f"c{2 * element.bits}" if parts == 2 else element.name, "isa": isa.name,
              "mr": tile.mr, "nr": tile.nr_regs * isa.lanes(element) // parts,
-             "available": available(isa)}
+             "available": generates and available(isa)}
             for element, isa, parts, tile in registry.rows()
         ],
         "compiled": [{"unit": name, "source": source} for name, source in compiled],
@@ -70,8 +70,10 @@ def _machine(facts: dict[str, Any]) -> Table:
         ("triple", facts["triple"]),
         ("LLVM", facts["llvm"]),
         ("instruction set", facts["isa"]),
-        ("  this machine has", ", ".join(name for name, has in facts["isas"].items() if has)),
-        ("  it lacks", ", ".join(n for n, has in facts["isas"].items() if not has) or "none"),
+        ("  usable here", ", ".join(n for n, has in facts["isas"].items() if has) or "none"),
+        ("  not usable", ", ".join(n for n, has in facts["isas"].items() if not has) or "none"),
+        ("code generation", facts["jit_unavailable"] or "yes"),
+        ("BLAS", facts["blas"]),
         ("caches", f"{levels} ({caches['source']})"),
         ("threads", f"{facts['threads']} of {facts['usable_processors']} usable processors"),
         ("native entry", "yes" if facts["native_entry"] else "no"),

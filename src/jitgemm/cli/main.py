@@ -8,7 +8,7 @@ import sys
 from jitgemm import __version__
 from jitgemm.cli import bench, demo, info
 from jitgemm.cli.extras import MissingExtraError
-from jitgemm.errors import IsaError
+from jitgemm.errors import IsaError, JitUnavailableError
 
 __all__ = ["main"]
 
@@ -41,6 +41,6 @@ def main(argv: list[str] | None = None) -> int:
     options.own_process = argv is None
     try:
         return int(options.run(options))
-    except (MissingExtraError, IsaError, MemoryError, OSError) as e:
+    except (MissingExtraError, IsaError, JitUnavailableError, MemoryError, OSError) as e:
         print(e, file=sys.stderr)
         return 1

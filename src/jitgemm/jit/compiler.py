@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from jitgemm.isa.tables import Isa
 from jitgemm.jit import cache
-from jitgemm.jit.target import host, target_machine
+from jitgemm.jit.target import check_executable_memory, host, target_machine
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function
@@ -101,6 +99,8 @@ def text(unit: Unit) -> str:
 
 
 def _optimized(unit: Unit) -> Any:
+    import llvmlite.binding as llvm  # loaded by host()
+
     module = llvm.parse_assembly(text(unit))
     module.triple = host().triple
     machine = target_machine(unit.isa)
@@ -139,7 +139,11 @@ def _key(unit: Unit) -> str:
 
 
 def get(unit: Unit) -> Compiled:
-    """Machine code of ``unit``: from memory, from disk, or compiled now (once, whoever asks)."""
+    """Machine code of ``unit``: from memory, from disk, or compiled now (once, whoever asks).
+
+    Raises:
+        JitUnavailableError: this process may not, or cannot, make code executable.
+    """
     known = _store.units.get(unit.key)
     if known is not None:
         return known
@@ -151,8 +155,12 @@ def get(unit: Unit) -> Compiled:
 
 
 def _build(unit: Unit) -> Compiled:
+    host()
+    import llvmlite.binding as llvm  # loaded by host()
+
+    # Each time: a process may give the right up after its first product.
+    check_executable_memory()
     if _store.lljit is None:
-        host()
         # JITLink lays an object's sections out side by side.  The older linker maps each where the
         # system likes, and aborts the process when that is more than 2 GiB apart.
         _store.lljit = llvm.create_lljit_compiler(target_machine(unit.isa), use_jit_link=True)

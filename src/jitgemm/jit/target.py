@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from jitgemm import tuning
-from jitgemm.errors import IsaError, message
+from jitgemm.errors import IsaError, JitUnavailableError, message
 from jitgemm.isa.tables import BY_NAME, PORTABLE, Isa
 
-__all__ = ["Host", "available", "choose_isa", "host", "target_machine"]
+__all__ = [
+    "NO_ISA", "Host", "available", "check_executable_memory", "choose_isa", "host",
+    "target_machine",
+]  # fmt: skip
+
+NO_ISA = "none"
+"""``JITGEMM_ISA`` of a process that generates no code; what its packed operands are made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,26 @@ class Host:
 
 @cache
 def host() -> Host:
-    """Detect the machine once."""
+    """Detect the machine once.
+
+    Raises:
+        JitUnavailableError: llvmlite is not installed or does not load, or its LLVM has no code
+            generator for this architecture.
+    """
+    # Imported here, and first of all: without it everything but generating code must work.
+    try:
+        import llvmlite.binding  # noqa: F401
+    except (ImportError, OSError) as e:
+        raise JitUnavailableError(f"llvmlite cannot be imported ({e})") from e
+    try:
+        return _detect()
+    except RuntimeError as e:
+        raise JitUnavailableError(f"LLVM does not know this machine ({e})") from e
+
+
+def _detect() -> Host:
+    import llvmlite.binding as llvm  # loaded by now
+
     # Since llvmlite 0.45 the library initialises itself and the old call is an error.
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -55,13 +81,18 @@ def choose_isa() -> Isa:
 
     Raises:
         IsaError: the pinned one is unknown, or this machine lacks it.
+        JitUnavailableError: it is ``none``, or LLVM is not to be had.
     """
     pinned = tuning.text("isa")
+    if pinned is not None and pinned.lower() == NO_ISA:
+        raise JitUnavailableError(f"JITGEMM_ISA={pinned} asks for no generated code")
     if pinned is None:
         return next(i for i in BY_NAME.values() if not i.interpreted and available(i))
     isa = BY_NAME.get(pinned.lower())
     if isa is None:
-        raise IsaError(message("JITGEMM_ISA", f"one of {', '.join(BY_NAME)}", repr(pinned)))
+        raise IsaError(
+            message("JITGEMM_ISA", f"one of {', '.join([*BY_NAME, NO_ISA])}", repr(pinned))
+        )
     if not available(isa):
         missing = ", ".join(sorted(isa.requires - host().features)) or isa.arch
         raise IsaError(
@@ -74,6 +105,8 @@ def choose_isa() -> Isa:
 @cache
 def target_machine(isa: Isa) -> Any:
     """LLVM's target machine for code of ``isa``."""
+    import llvmlite.binding as llvm  # loaded by host()
+
     if isa.cpu:
         cpu, features = isa.cpu, ""
         if isa is PORTABLE or isa.cpu == "generic":
@@ -84,3 +117,27 @@ def target_machine(isa: Isa) -> Any:
     return target.create_target_machine(
         cpu=cpu, features=features, opt=2, reloc="pic", codemodel="default"
     )
+
+
+def check_executable_memory() -> None:
+    """Do what LLVM's linker will do: fill a page, then make it executable.
+
+    The linker itself ends the process where that is refused (an assertion in LLVM 22's
+    ``JITLinkMemoryManager``), as it is by SELinux without ``execmem`` or after
+    ``prctl(PR_SET_MDWE)``.
+
+    Raises:
+        JitUnavailableError: it is refused.
+    """
+    if os.name != "posix":
+        return
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, mmap.PAGESIZE, flags, mmap.PROT_READ | mmap.PROT_WRITE) as page:
+        page[0] = 0
+        where = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        failed = protect(where, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC)
+    if failed:
+        why = os.strerror(ctypes.get_errno())
+        raise JitUnavailableError(f"memory cannot be made executable ({why})")

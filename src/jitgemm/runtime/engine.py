@@ -6,9 +6,12 @@ Built at first use.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
 import threading
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from jitgemm import tuning
+from jitgemm.errors import IsaError, JitGemmWarning, JitUnavailableError, message
 from jitgemm.isa.tables import PORTABLE, Isa
 from jitgemm.jit import compiler
-from jitgemm.jit.target import choose_isa, host
+from jitgemm.jit.target import NO_ISA, choose_isa, host
 from jitgemm.lang.core import Function, Int, Ptr, parameters
 from jitgemm.planner import machine as machines
 from jitgemm.planner.route import Context
@@ -29,7 +33,7 @@ from jitgemm.runtime.pool import Pool
 from jitgemm.runtime.pool_code import POOL
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
-__all__ = ["Engine", "engine", "record_array"]
+__all__ = ["Engine", "engine", "knob", "packed_for", "record_array", "unavailable", "usable"]
 
 _FASTCALL = 0x0080 | 0x0002  # METH_FASTCALL | METH_KEYWORDS, methodobject.h
 
@@ -178,13 +182,80 @@ if hasattr(os, "register_at_fork"):
         before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
     )
 _engine: Engine | None = None
+_usable: bool | None = None
+_reason = ""
+# Taking the one element is atomic: of threads that find out at once, one warns.
+_untold = ["warning"]
 
 
 def engine() -> Engine:
-    """The engine, built once."""
+    """The engine, built once.
+
+    Raises:
+        IsaError: ``JITGEMM_ISA`` names a set that is unknown, or that cannot be used here.
+        JitUnavailableError: no set is named, and no code can be generated in this process.
+    """
     global _engine
     if _engine is None:
         with _lock:
             if _engine is None:
-                _engine = Engine()
+                _engine = _build()
     return _engine
+
+
+def _build() -> Engine:
+    global _reason
+    if _reason:
+        raise JitUnavailableError(_reason)
+    try:
+        return Engine()
+    except IsaError:
+        raise
+    except (RuntimeError, OSError) as e:
+        why = e.reason if isinstance(e, JitUnavailableError) else str(e) or type(e).__name__
+        pinned = tuning.text("isa")
+        if pinned is not None and pinned.lower() != NO_ISA:
+            # Whoever pins a set gets it or an error.
+            raise IsaError(
+                message("JITGEMM_ISA", f"a process that can generate code for {pinned!r}", why)
+            ) from e
+        _reason = why
+        raise JitUnavailableError(_reason) from e
+
+
+def usable() -> bool:
+    """Whether products can run in generated code; warns once in a process where they cannot.
+
+    Raises:
+        IsaError: as :func:`engine`.
+    """
+    global _usable
+    if _usable is None:
+        try:
+            engine()
+        except JitUnavailableError as e:
+            _usable = False
+            with suppress(IndexError):
+                _untold.pop()
+                _warn(e.reason)
+        else:
+            _usable = True
+    return _usable
+
+
+def _warn(reason: str) -> None:
+    what = "products go through a BLAS, slower for small sizes and with other bits"
+    package, level, frame = __name__.split(".", 1)[0], 1, inspect.currentframe()
+    while frame and frame.f_globals["__name__"].split(".", 1)[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"jitgemm: {reason}; {what}", JitGemmWarning, stacklevel=level)
+
+
+def unavailable() -> str:
+    """Why no code can be generated; empty if it can."""
+    return "" if usable() else _reason
+
+
+def packed_for() -> str:
+    """The instruction set operands are packed for in this process."""
+    return engine().isa.name if usable() else NO_ISA

@@ -15,7 +15,16 @@ from jitgemm.isa.types import BY_NAME, ElementType
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.runtime.memory import address, aligned_buffer
 
-__all__ = ["FORMAT", "Layout", "Packed", "PackedLhs", "PackedRhs", "element_dtype", "layout_for"]
+__all__ = [
+    "FORMAT",
+    "Layout",
+    "Packed",
+    "PackedLhs",
+    "PackedRhs",
+    "element_dtype",
+    "layout_for",
+    "plain_layout",
+]
 
 FORMAT = 2
 """Version of the packed layout; stored in pickles and checked when they are loaded."""
@@ -119,17 +128,19 @@ class Packed:
         """Where the first micropanel begins."""
         return address(self._buffer)
 
-    def _matrix(self) -> NDArray[np.generic]:
+    def stored(self) -> NDArray[np.generic]:
+        """The operand without its conjugation: read-only, no copy if there is one micropanel."""
         layout = self._layout
         flat = self._buffer[: layout.nbytes].view(self._dtype)
         width = layout.nr // layout.parts
         panels = flat.reshape(layout.panels, layout.k, width)
         wide = panels.transpose(1, 0, 2).reshape(layout.k, layout.panels * width)
-        return wide[:, : layout.n].conj() if self.conj else wide[:, : layout.n]
+        return wide[:, : layout.n]
 
     def unpack(self, dtype: DTypeLike | None = None) -> NDArray[np.generic]:
         """The operand as an ordinary array (a copy)."""
-        return np.array(self._matrix(), dtype=dtype or self._dtype, order="C")
+        matrix = self.stored()
+        return np.array(matrix.conj() if self.conj else matrix, dtype or self._dtype, order="C")
 
     def __repr__(self) -> str:
         conj = ", conj=True" if self.conj else ""
@@ -162,8 +173,9 @@ class PackedLhs(Packed):
         """Shape of the operand."""
         return self._layout.n, self._layout.k
 
-    def _matrix(self) -> NDArray[np.generic]:
-        return super()._matrix().T
+    def stored(self) -> NDArray[np.generic]:
+        """The operand without its conjugation, as for a right one."""
+        return super().stored().T
 
 
 def _load(
@@ -176,13 +188,13 @@ def _load(
             than this process uses, or cut short.
     """
     # Imported here: only loading needs to know what this process uses.
-    from jitgemm.runtime.engine import engine
+    from jitgemm.runtime.engine import packed_for
 
     (version, isa), (kind, conj) = header, how
     if version != FORMAT:
         raise ValueError(message("pickle", f"packed format {FORMAT}", version))
-    if isa != engine().isa.name:
-        raise ValueError(message("pickle", f"an operand packed for {engine().isa.name}", isa))
+    if isa != packed_for():
+        raise ValueError(message("pickle", f"an operand packed for {packed_for()}", isa))
     if len(packed) != layout.nbytes:
         raise ValueError(message("pickle", f"{layout.nbytes} packed bytes", len(packed)))
     # Element types are compared by identity: the pickle brought a copy.
@@ -194,3 +206,8 @@ def _load(
 def layout_for(spec: GemmSpec, k: int, n: int) -> Layout:
     """How a ``(k, n)`` operand is packed for ``spec``."""
     return Layout(spec.element, k, n, spec.nr, spec.parts)
+
+
+def plain_layout(element: ElementType, k: int, n: int, parts: int) -> Layout:
+    """One micropanel as wide as the operand, which is the operand row by row: for a BLAS."""
+    return Layout(element, k, n, max(1, n * parts), parts)

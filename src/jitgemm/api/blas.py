@@ -1,0 +1,237 @@
+"""Products through a BLAS: SciPy's where it is installed, else the one inside NumPy.
+
+The route of ``backend="blas"``, and of every product in a process that cannot generate code.  It
+takes the products the kernels take, validated alike, and keeps the same contract but for the bits:
+the order of a sum, and the number of threads, are the library's own.
+
+SciPy's routines take row-major matrices as transposed ones, so ``D^T = B^T A^T`` is computed in
+place in a row-major ``D``; transposition and conjugation are flags, and only operands without a
+contiguous axis order are copied.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jitgemm.api.reference import reference
+from jitgemm.errors import message
+from jitgemm.jit.target import NO_ISA
+from jitgemm.runtime.packed import Packed
+
+if TYPE_CHECKING:  # product.py imports this module
+    from jitgemm.api.product import Product
+
+__all__ = ["explain", "library", "name", "run"]
+
+Array = NDArray[Any]
+_Matrix = tuple[Array, bool]
+"""A matrix as it is stored, and whether it is to be conjugated."""
+
+# SciPy's BLAS counts in 32 bits.
+_LONGEST = 2**31 - 1
+_LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
+
+
+@cache
+def library() -> Any:
+    """``scipy.linalg.blas``, or ``None`` where SciPy is not installed."""
+    # Imported when first needed: SciPy is optional and takes a tenth of a second.
+    try:
+        return importlib.import_module("scipy.linalg.blas")
+    except ImportError:
+        return None
+
+
+def _scipy_takes(*sizes: int) -> bool:
+    return library() is not None and max(sizes) <= _LONGEST
+
+
+def name() -> str:
+    """Whose BLAS is used."""
+    return "numpy" if library() is None else "scipy"
+
+
+def explain(product: Product) -> str:
+    """What a plan for the product says of itself."""
+    m, n, k, dtype = product.m, product.n, product.k, product.dtype
+    kind = "gemv" if _is_vector(product) else "gemm"
+    routine = "NumPy's matmul"
+    if _scipy_takes(m, n, k):
+        routine = f"SciPy's {_LETTERS[dtype.char]}{kind}"
+    # What is packed in a process without kernels is the matrix itself.
+    packed = any(isinstance(x, Packed) and x.isa != NO_ISA for x in (product.a, product.b))
+    program = product.epilogue.program
+    steps = [
+        "after unpacking" if packed else "",
+        "" if _scales(product) else "alpha and C in NumPy",
+        "then bias" if product.bias is not None else "",
+        f"then {program.name}" if program is not None else "",
+    ]
+    what = ", ".join([routine, *filter(None, steps)])
+    return f"backend blas ({product.blas}): {what}; {dtype} {m} x {k} @ {k} x {n}, its own threads"
+
+
+def run(product: Product, target: Array) -> None:
+    """Compute a product of two matrices into ``target``, as given by ``Product.target``."""
+    if not (product.m and product.n):
+        return
+    with np.errstate(all="ignore"):
+        values = _sum(product, target)
+        if product.bias is not None:
+            values += product.bias
+        _activate(values, product)
+        if values is not target:
+            target[...] = values
+
+
+def _activate(values: Array, product: Product) -> None:
+    """Apply what follows the bias, in place."""
+    program = product.epilogue.program
+    if program is not None:
+        row, col = np.ogrid[: product.m, : product.n]
+        kind = values.dtype.type
+        indices = row.astype(kind), col.astype(kind)
+        values[...] = reference(program, product.scalars.constants, values, *indices)
+
+
+def _sum(product: Product, target: Array) -> Array:
+    """``alpha * a @ b + beta * c``, in ``target`` itself where a BLAS can write there."""
+    alpha, beta, c = product.scalars.alpha, product.scalars.beta, product.c
+    direct = target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative
+    values = target if direct else np.empty(target.shape, product.dtype)
+    if alpha == 0 or not product.k:
+        # Contract 2 and 3: neither operand is read.
+        if c is None:
+            values[...] = 0
+        else:
+            np.copyto(values, c)
+            _scale(values, beta)
+        return values
+    a, b = _operands(product)
+    if _scales(product):
+        if c is not None:
+            np.copyto(values, c)
+        _call(a, b, (alpha.real, beta.real), values)
+        return values
+    if c is not None:
+        # ``values`` may be C's own memory: what is to be added must survive the product.
+        c = np.array(c, product.dtype, order="C")
+        _scale(c, beta)
+    _multiply(a, b, values)
+    _scale(values, alpha)
+    if c is not None:
+        values += c
+    return values
+
+
+def _scales(product: Product) -> bool:
+    """Whether alpha and beta may be left to the BLAS.
+
+    A complex routine multiplies by ``alpha + 0i`` even if it is 1, which turns an infinite part
+    into NaN in the other; and a factor that is 0 only once it is rounded to the element type must
+    multiply, where a BLAS would not read (contract 2).
+    """
+    x, single = product.scalars, product.dtype.type
+    if product.dtype.kind == "c" or not _scipy_takes(product.m, product.n, product.k):
+        return False
+    with np.errstate(all="ignore"):
+        factors = [y.real for y in (x.alpha, x.beta) if y != 0]
+        return all(single(y) != 0 for y in factors)
+
+
+def _operands(product: Product) -> tuple[_Matrix, _Matrix]:
+    # A handle's own conjugation is among the product's flags already.
+    a, b = (x.stored() if isinstance(x, Packed) else x for x in (product.a, product.b))
+    return (a, product.scalars.conj_a), (b, product.scalars.conj_b)
+
+
+def _multiply(a: _Matrix, b: _Matrix, into: Array) -> None:
+    """``into <- a @ b``."""
+    if _scipy_takes(*a[0].shape, *b[0].shape):
+        _call(a, b, (1, 0), into)
+    else:
+        left, right = (_contiguous(x.conj() if conj else x) for x, conj in (a, b))
+        np.matmul(left, right, out=into)
+    if into.dtype.kind == "c" and not np.isfinite(into).all():
+        # The routine's own alpha of 1 + 0i has spoilt the infinite ones (see _scales).
+        (ar, ai), (br, bi) = _parts(a), _parts(b)
+        into.real = ar @ br - ai @ bi
+        into.imag = ar @ bi + ai @ br
+
+
+def _is_vector(product: Product) -> bool:
+    return 1 in (product.m, product.n)
+
+
+def _call(a: _Matrix, b: _Matrix, factors: tuple[float, float], into: Array) -> None:
+    """``into <- alpha a @ b + beta into`` for a C-contiguous ``into``, by gemv or gemm."""
+    letter, (alpha, beta), blas = _LETTERS[into.dtype.char], factors, library()
+    if 1 in into.shape:
+        # D^T = B^T A^T again for a single row: the matrix is on the left.
+        (x, conj), (y, conj_y) = (a, b) if into.shape[1] == 1 else ((b[0].T, b[1]), (a[0].T, a[1]))
+        matrix, flag = _flagged(x, conj=conj)
+        vector = np.array(y[:, 0].conj() if conj_y else y[:, 0], into.dtype)
+        # Without a vector to add to, none is given: not every gemv leaves it unread.
+        given = {"beta": beta, "y": into.ravel()} if beta else {}
+        result = getattr(blas, f"{letter}gemv")(alpha, matrix, vector, trans=flag, **given)
+        into[...] = result.reshape(into.shape)
+        return
+    (left, flag_left), (right, flag_right) = (_flagged(x.T, conj=conj) for x, conj in (b, a))
+    result = getattr(blas, f"{letter}gemm")(
+        alpha, left, right, beta=beta, c=into.T, trans_a=flag_left, trans_b=flag_right,
+        overwrite_c=1,
+    )  # fmt: skip
+    assert np.may_share_memory(result, into), "the BLAS wrapper has copied C"
+
+
+def _flagged(x: Array, *, conj: bool) -> tuple[Array, int]:
+    """A column-major matrix that is ``x``, or its conjugate, under the flag returned.
+
+    0: as it is, 1: transposed, 2: transposed and conjugated.
+    """
+    x = _contiguous(x)
+    if x.flags.c_contiguous:
+        return x.T, 2 if conj else 1
+    return (x.conj() if conj else x), 0
+
+
+def _contiguous(x: Array) -> Array:
+    """``x``, copied unless a BLAS can read it: native, aligned, one axis after the other.
+
+    Raises:
+        MemoryError: there is no room for the copy.
+    """
+    whole = x.flags.c_contiguous or x.flags.f_contiguous
+    if whole and x.flags.aligned and x.dtype.isnative:
+        return x
+    try:
+        return np.array(x, x.dtype.newbyteorder("="), order="C")
+    except (MemoryError, ValueError) as e:
+        raise MemoryError(
+            message("workspace", "a copy that fits in memory", f"shape {x.shape} {x.dtype}")
+        ) from e
+
+
+def _reals(x: Array) -> Array:
+    """A C-contiguous array as its real numbers."""
+    return x.view(x.real.dtype)
+
+
+def _parts(x: _Matrix) -> tuple[Array, Array]:
+    matrix, conj = np.array(x[0], x[0].dtype.newbyteorder("=")), x[1]
+    imaginary = matrix.imag.copy()
+    return matrix.real.copy(), -imaginary if conj else imaginary
+
+
+def _scale(x: Array, factor: complex) -> None:
+    """Multiply in place; a real factor scales the parts of complex numbers."""
+    if factor == 1:
+        return
+    # Rounded to the type first: beyond it a factor is infinite, as in a kernel.
+    part = _reals(x) if factor.imag == 0 else x
+    part *= part.dtype.type(factor if part.dtype.kind == "c" else factor.real)
