@@ -25,12 +25,22 @@ Shape = tuple[int, int, int]  # m, k, n
 
 @dataclass(frozen=True)
 class Case:
-    """One product: element type (``f4``/``f8``), shape, and whether B may be prepacked."""
+    """One product: element type (``f4 f8 c8 c16``), shape, and whether B may be prepacked."""
 
     dtype: str
     shape: Shape
     prepacked: bool = False
     relu: bool = False
+
+    @property
+    def complex(self) -> bool:
+        return self.dtype.startswith("c")
+
+    @property
+    def operations(self) -> int:
+        """Arithmetic operations; a complex product is four real ones."""
+        m, k, n = self.shape
+        return 2 * m * k * n * (4 if self.complex else 1)
 
     def __str__(self) -> str:
         return "x".join(map(str, self.shape))
@@ -52,8 +62,12 @@ def _operands(case: Case) -> tuple[Any, Any, Any, Any]:
 
     m, k, n = case.shape
     rng = np.random.default_rng(1)
-    a = (rng.random((m, k)) - 0.5).astype(case.dtype)
-    b = (rng.random((k, n)) - 0.5).astype(case.dtype)
+
+    def fill(*shape: int) -> Any:
+        x = rng.random(shape) - 0.5
+        return (x + 1j * (rng.random(shape) - 0.5) if case.complex else x).astype(case.dtype)
+
+    a, b = fill(m, k), fill(k, n)
     return a, b, np.empty((m, n), case.dtype), np.linspace(-1, 1, n).astype(case.dtype)
 
 
@@ -78,22 +92,27 @@ def mkl_calls(case: Case, threads: int) -> dict[str, Call]:
         return {}
     a, b, c, _ = _operands(case)
     m, k, n = case.shape
-    single = case.dtype == "f4"
-    real = ctypes.c_float if single else ctypes.c_double
+    letter = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}[case.dtype]
     pa, pb, pc = (ctypes.c_void_p(x.ctypes.data) for x in (a, b, c))
-    gemm, one, zero = mkl.cblas_sgemm if single else mkl.cblas_dgemm, real(1), real(0)
+    real = ctypes.c_float if letter in "sc" else ctypes.c_double
+    # Complex routines take pointers to their factors.
+    one, zero = ((real * 2)(1, 0), (real * 2)(0, 0)) if case.complex else (real(1), real(0))
+    gemm, gemv = (getattr(mkl, f"cblas_{letter}{kind}") for kind in ("gemm", "gemv"))
     keep = (a, b, c)
     calls: dict[str, Call] = {
         "MKL": lambda: (keep, gemm(101, 111, 111, m, n, k, one, pa, k, pb, n, zero, pc, n))
     }
-    if case.prepacked:
-        kind = "s" if single else "d"
-        size = getattr(mkl, f"cblas_{kind}gemm_pack_get_size")
+    if n == 1:
+        calls["MKL gemv"] = lambda: (keep, gemv(101, 111, m, k, one, pa, k, pb, 1, zero, pc, 1))
+    elif m == 1:
+        calls["MKL gemv"] = lambda: (keep, gemv(101, 112, k, n, one, pb, n, pa, 1, zero, pc, 1))
+    if case.prepacked and not case.complex:
+        size = getattr(mkl, f"cblas_{letter}gemm_pack_get_size")
         size.restype = ctypes.c_size_t
         buffer = ctypes.create_string_buffer(size(162, m, n, k) + 128)
         at = ctypes.c_void_p(-(-ctypes.addressof(buffer) // 64) * 64)
-        getattr(mkl, f"cblas_{kind}gemm_pack")(101, 162, 111, m, n, k, one, pb, n, at)
-        compute = getattr(mkl, f"cblas_{kind}gemm_compute")
+        getattr(mkl, f"cblas_{letter}gemm_pack")(101, 162, 111, m, n, k, one, pb, n, at)
+        compute = getattr(mkl, f"cblas_{letter}gemm_compute")
         calls["MKL packed"] = lambda: (
             buffer, compute(101, 111, 151, m, n, k, pa, k, at, n, zero, pc, n)
         )  # fmt: skip
@@ -167,7 +186,7 @@ def _serve(name: str, threads: int, pipe: Any) -> None:
                 from jitgemm.isa.types import F32, F64
                 from jitgemm.runtime.peak import measure_peak
 
-                pipe.send(measure_peak(F32 if argument == "f4" else F64) * 1e-9)
+                pipe.send(measure_peak(F32 if argument in ("f4", "c8") else F64) * 1e-9)
             else:
                 variant, seconds = argument
                 pipe.send(_turn(calls[variant], seconds))
@@ -227,9 +246,8 @@ def measure(
                 if turn:  # the first round warms up
                     times[variant].append(t)
             peaks.append(peak)
-        m, k, n = case.shape
         row.peak = statistics.median(peaks)
-        row.gflops = {v: 2e-9 * m * k * n / statistics.median(t) for v, t in times.items()}
+        row.gflops = {v: 1e-9 * case.operations / statistics.median(t) for v, t in times.items()}
         mine = max((v for v in times if v.startswith("jitgemm")), key=lambda v: row.gflops[v])
         others = [v for v in times if not v.startswith("jitgemm")]
         if others:

@@ -7,9 +7,10 @@ lanes raise no floating-point flag that a used one does not (zeros would: infini
 
 What is moved are units: one element of a real matrix, two (``re``, ``im``) of a complex one.
 
-Three paths write the same bytes:
+Four paths write the same bytes:
 
 * leading axis contiguous: whole vectors are copied;
+* a short step along the leading axis (backwards, every second, always the same): by shuffles;
 * depth contiguous: square blocks are transposed in registers;
 * any other stride, or another byte order: a unit at a time, in strips of depth, so that a cache
   line of the source is used up while it is still near.
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.transpose import POINTER, transposed_copy
-from jitgemm.lang.core import Cond, Int, IntLike, Kernel, Ptr, Vec
+from jitgemm.lang.core import Cond, Int, IntLike, Kernel, Mask, Ptr, Vec
 
 __all__ = ["Source", "pack_panels"]
 
@@ -37,6 +38,20 @@ _STRIP_ROWS = 8
 # Lines read at once by the block path where the width is known at run time only.  It is the height
 # of a register tile; wider panels (rows of A copied side by side) have their own contiguous path.
 _MOST_LINES = 64
+
+
+# Steps along the leading axis, in units, that shuffles can follow: backwards, every second one
+# either way, and the same one again and again.
+_STEPS = (-1, 2, -2, 0)
+
+
+def _stepping(per: int, step: int, unit: int) -> list[int]:
+    """Where units ``step`` apart are in two vectors of ``per`` units that overlap by one."""
+    places = []
+    for j in range(per):
+        i = j * step if step > 0 else (per - 1 - j) * -step
+        places.append(i if i < per else i + 1)
+    return [i * unit + part for i in places for part in range(unit)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +81,11 @@ def pack_panels(
     """Pack ``source`` into micropanels of ``width`` elements at ``target = (at, panel stride)``."""
     packing = _Packing(k, element, source, target, width)
     if source.swap is None:
-        packing.plain()
+        packing.write()
         return
     for swapped in k.branches(source.swap):
-        if swapped:
-            packing.across(swap=True)
-        else:
-            packing.plain()
+        packing.swaps = swapped
+        packing.write()
 
 
 class _Packing:
@@ -87,6 +100,8 @@ class _Packing:
         width: IntLike,
     ) -> None:
         self.k, self.element, self.source = k, element, source
+        self.swaps = False
+        """Whether the code being written reverses the bytes of each element."""
         self.base, self.panel_stride = target
         self.width = width
         self.lanes, self.size = k.isa.lanes(element), element.bytes
@@ -95,13 +110,22 @@ class _Packing:
         # Units, where the rest of this class counts elements.
         self.items = width if source.unit == 1 else width // source.unit
 
-    def plain(self) -> None:
-        """Elements as they are."""
-        for contiguous in self.k.branches(self.source.lead_stride.equals(self.unit_bytes)):
-            if contiguous:
+    def write(self) -> None:
+        """Code for every step along the leading axis."""
+        self._by_step([1, *(_STEPS if self._whole_vectors else ())])
+
+    def _by_step(self, steps: list[int]) -> None:
+        if not steps:
+            self.across()
+            return
+        step, *rest = steps
+        for fits in self.k.branches(self.source.lead_stride.equals(step * self.unit_bytes)):
+            if not fits:
+                self._by_step(rest)
+            elif step == 1:
                 self.along()
             else:
-                self.across(swap=False)
+                self.steps(step)
 
     # -- leading axis contiguous ------------------------------------------------------------------
     def along(self) -> None:
@@ -126,12 +150,54 @@ class _Packing:
                     line = source.at + whole * size + p * source.depth_stride
                     self._part_of_row(line, dst + p * self.row_bytes, lead - whole)
 
+    @property
+    def _whole_vectors(self) -> bool:
+        """Whether a row of a panel is known to be some whole vectors of some units each."""
+        many = self.lanes // self.source.unit > 1
+        return many and isinstance(self.width, int) and self.width % self.lanes == 0
+
+    # -- a short step along the leading axis ------------------------------------------------------
+    def steps(self, step: int) -> None:
+        """Whole vectors by shuffles, swept like :meth:`along`; the last panel by units."""
+        k, source, items = self.k, self.source, self.items
+        whole = source.lead // items * items
+        for p0 in k.range(0, source.depth, _STRIP_ROWS):
+            p1 = k.min(p0 + _STRIP_ROWS, source.depth)
+            for start in k.range(0, whole, items):
+                src = source.at + start * source.lead_stride
+                dst = self.base + start // items * self.panel_stride
+                for p in k.range(p0, p1):
+                    line = src + p * source.depth_stride
+                    self._stepping_row(line, dst + p * self.row_bytes, step)
+        for _ in k.when(whole < source.lead):
+            src = source.at + whole * source.lead_stride
+            dst = self.base + whole // items * self.panel_stride
+            self._units(src, dst, source.lead - whole, k.const(0))
+
+    def _stepping_row(self, src: Ptr, dst: Ptr, step: int) -> None:
+        """A row of the panel from units ``step`` apart; nothing beyond them is read."""
+        k, unit = self.k, self.source.unit
+        per = self.lanes // unit
+        assert isinstance(self.width, int)
+        for v in range(self.width // self.lanes):
+            at = src + v * per * step * self.unit_bytes
+            if step == 0:
+                x = self._everywhere(k.load(at, self.element, unit))
+            else:
+                low = at + min(0, (per - 1) * step) * self.unit_bytes
+                first = k.load(low, self.element, self.lanes)
+                # One unit of the first again: the second ends with the last one wanted.
+                more = low + (per - 1) * (abs(step) - 1) * self.unit_bytes
+                second = k.load(more, self.element, self.lanes) if abs(step) > 1 else first
+                x = k.shuffle(first, second, _stepping(per, step, unit))
+            self._store(dst + v * self.lanes * self.size, x)
+
     def _whole_row(self, src: Ptr, dst: Ptr) -> None:
         """``width`` elements; whole vectors if the width is known and a multiple of them."""
         k, lanes, size = self.k, self.lanes, self.size
         if isinstance(self.width, int) and self.width % lanes == 0:
             for at in range(0, self.width, lanes):
-                k.store(dst + at * size, k.load(src + at * size, self.element, lanes))
+                self._store(dst + at * size, k.load(src + at * size, self.element, lanes))
         else:
             self._part_of_row(src, dst, k.const(self.width))
 
@@ -140,12 +206,15 @@ class _Packing:
         k, element, lanes, size = self.k, self.element, self.lanes, self.size
         whole = live // lanes * lanes
         for j in k.range(0, whole, lanes):
-            k.store(dst + j * size, k.load(src + j * size, element, lanes))
+            self._store(dst + j * size, k.load(src + j * size, element, lanes))
         first = self._everywhere(k.load(src, element, self.source.unit))
         for j in k.range(whole, self.width, lanes):
             wanted = k.mask(k.const(self.width) - j, element, lanes)
             v = k.load(src + j * size, element, lanes, k.mask(live - j, element, lanes), first)
-            k.store(dst + j * size, v, wanted)
+            self._store(dst + j * size, v, wanted)
+
+    def _store(self, at: Ptr, x: Vec, mask: Mask | None = None) -> None:
+        self.k.store(at, self.k.op("bswap", x) if self.swaps else x, mask)
 
     def _everywhere(self, unit: Vec) -> Vec:
         """A unit in every place of a vector."""
@@ -154,27 +223,27 @@ class _Packing:
         return self.k.shuffle(unit, unit, [i % unit.lanes for i in range(self.lanes)])
 
     # -- any other axis ---------------------------------------------------------------------------
-    def across(self, *, swap: bool) -> None:
+    def across(self) -> None:
         """Panel by panel: blocks transposed in registers as far as they go, then unit by unit."""
         k, source, items = self.k, self.source, self.items
         n = self.lanes // source.unit
-        blocks = None if swap or n == 1 else _Blocks(self, n)
+        blocks = None if self.swaps or n == 1 else _Blocks(self, n)
         for start in k.range(0, source.lead, items):
             live = k.min(items, source.lead - start)
             src = source.at + start * source.lead_stride
             dst = self.base + start // items * self.panel_stride
             if blocks is not None:
                 blocks.panel(src, dst, live)
-            self._units(src, dst, live, k.const(0) if blocks is None else blocks.rows, swap=swap)
+            self._units(src, dst, live, k.const(0) if blocks is None else blocks.rows)
 
-    def _units(self, src: Ptr, dst: Ptr, live: Int, first: Int, *, swap: bool) -> None:
+    def _units(self, src: Ptr, dst: Ptr, live: Int, first: Int) -> None:
         """Depth from ``first``: strips of it, a leading unit at a time."""
         k, source, element = self.k, self.source, self.element
 
         def column(line: Ptr, target: Ptr, p0: Int, p1: Int) -> None:
             for p in k.range(p0, p1):
                 x = k.load(line + p * source.depth_stride, element, source.unit)
-                k.store(target + p * self.row_bytes, k.op("bswap", x) if swap else x)
+                self._store(target + p * self.row_bytes, x)
 
         strip = _STRIP_BYTES // self.unit_bytes
         for p0 in k.range(first, source.depth, strip):
