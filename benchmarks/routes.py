@@ -150,11 +150,10 @@ def layouts() -> None:
             cells = []
             for m, k, n in shapes:
                 a, b, out = numbers(m, k), numbers(k, n), np.empty((m, n), np.float32)
-                other = [a, b, out]
-                other["A B out".split().index(which)] = layout(
-                    [a, b, out]["A B out".split().index(which)]
+                x, y, z = (
+                    layout(operand) if name_of == which else operand
+                    for name_of, operand in (("A", a), ("B", b), ("out", out))
                 )
-                x, y, z = other
                 dense = jitgemm.plan(a, b, out=out, threads=1)
                 plan = jitgemm.plan(x, y, out=z, threads=1)
                 t = turns({"dense": lambda: dense(a, b, out), "other": lambda: plan(x, y, z)}, 9)
