@@ -17,7 +17,7 @@ from jitgemm.kernels.spec import Bias, GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["conclude", "finish"]
+__all__ = ["Combination", "conclude", "finish"]
 
 # A map of more than a few instructions is not repeated in the code of every register tile: the tile
 # is stored first and mapped by one loop while it is in L1.
@@ -38,17 +38,28 @@ def _turned(k: Kernel, x: Vec) -> Vec:
     return k.shuffle(x, x, [i ^ 1 for i in range(x.lanes)])
 
 
+class Combination:
+    """Complex sums from those of the real and the imaginary row of A."""
+
+    def __init__(self, k: Kernel, spec: GemmSpec, job: View) -> None:
+        self.k = k
+        self.keep, self.turn = (_pair(k, spec, job.at(name)) for name in ("keep", "turn"))
+
+    def of(self, real: Vec, imaginary: Vec) -> Vec:
+        """``(rr, ri)`` and ``(ir, ii)`` combined."""
+        # Products with signs are exact: the multiply-add is one rounded addition.
+        kept = self.k.op("mul", self.keep, real)
+        return self.k.op("madd", self.turn, _turned(self.k, imaginary), kept)
+
+
 def _combine(k: Kernel, spec: GemmSpec, job: View, sums: Sums) -> Sums:
-    """Complex sums from those of the real and the imaginary rows of A, in the former's cells."""
+    """Sums of numbers: those of rows of reals in pairs, in the cells of the first of each."""
     if spec.parts == 1:
         return sums
-    keep, turn = _pair(k, spec, job.at("keep")), _pair(k, spec, job.at("turn"))
-    result: Sums = {}
+    combination, result = Combination(k, spec, job), {}
     for (i, j), cell in sums.items():
         if i % 2 == 0:
-            # Products with signs are exact: the multiply-add is one rounded addition.
-            kept = k.op("mul", keep, cell.value)
-            cell.value = k.op("madd", turn, _turned(k, sums[i + 1, j].value), kept)
+            cell.value = combination.of(cell.value, sums[i + 1, j].value)
             result[i // 2, j] = cell
     return result
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jitgemm.kernels.epilogue import finish
+from jitgemm.kernels.epilogue import Combination, conclude
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.kernels.transpose import transpose
@@ -56,6 +56,21 @@ class Skew:
         """Depth steps of B per step of the walk; divides the depth block."""
         return self.blocks * self.columns
 
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of a column per step."""
+        return self.depth_per_step * self.spec.unit
+
+    def mirrored(self, k: Kernel, step: Int, steps: Int) -> Int:
+        """The step a lane is at, ``step`` itself unless it has not begun or is done.
+
+        Meanwhile it walks backwards, towards its first step or away from its last: over its own
+        elements, which are wanted soon or were just now, and still a step behind its neighbour.
+        What it computes from them is undone.
+        """
+        late = k.select(step < 0, 0 - step, step)
+        return k.select(late < steps, late, steps * 2 - 2 - late)
+
     def row_bytes(self, depth: int) -> int:
         """Bytes of one real row of A in the lagging copy."""
         width = (depth // self.depth_per_step + 2 * self.lag) * self.spec.unit
@@ -71,9 +86,8 @@ def _steps(skew: Skew, depth: Int) -> tuple[Int, Int]:
 def lag_rows(spec: GemmSpec) -> Function:
     """Copy rows of A so that element ``s`` of all steps lies side by side.
 
-    Every real is repeated ``parts`` times.  Before the first step and after the last one come
-    copies of them, for lanes that have not begun or are done: what such a lane computes is what it
-    will compute, or has, so it raises no flag of its own.
+    Every real is repeated ``parts`` times.  Before the first step and after the last one the steps
+    come mirrored, for lanes that have not begun or are done.
     """
     skew, element = Skew(spec), spec.element
     size = element.bytes
@@ -89,8 +103,7 @@ def lag_rows(spec: GemmSpec) -> Function:
                     to = real + s * line
                     at = source + i * row + s * col + part * size
                     for q in k.range(0, steps + 2 * skew.lag):
-                        late = k.select(q > skew.lag, q - skew.lag, k.const(0))
-                        step = k.min(late, steps - 1)
+                        step = skew.mirrored(k, q - skew.lag, steps)
                         x = k.load(at + step * (col * skew.depth_per_step), element)
                         for twin in range(spec.parts):
                             k.store(to + (q * spec.parts + twin) * size, x)
@@ -110,41 +123,53 @@ class _Walk:
         zero = k.zero(spec.element, spec.lanes)
         self.sums = {(i, j): k.var(zero) for i in self.reals for j in self.vectors}
         self.width = spec.lanes * spec.element.bytes
-        self.totals = k.scratch(len(self.sums) * self.width)
+        self.totals = k.scratch(rows * len(self.vectors) * self.width)
         # The number of its column in every lane.
         lanes = k.steps(spec.element, spec.lanes)
         numbers = [lane // spec.parts for lane in range(spec.lanes)]
         self.numbers = k.shuffle(lanes, lanes, numbers) if spec.parts > 1 else lanes
-        self.offsets = self._offsets()
 
-    def _offsets(self) -> Ptr:
-        """Where each column is when the first one begins; columns that are missing repeat one."""
+    def _offsets(self, *, apart: bool) -> Ptr:
+        """Where each column is when the walk begins, or without it; missing ones repeat one."""
         k, columns = self.k, self.skew.columns
         table = k.scratch(len(self.vectors) * columns * _WORD)
         stride, count = self.job.int("b_col"), self.tile.int("cols")
         for c in range(len(self.vectors) * columns):
             exists = k.const(c * self.spec.parts) < count
-            k.store_int(table + c * _WORD, k.select(exists, stride * c, k.const(0)))
+            lead = (self.skew.lag - c % columns) * self.skew.step_bytes if apart else 0
+            k.store_int(table + c * _WORD, k.select(exists, stride * c, k.const(0)) + lead)
         return table
 
     def _total(self, i: int, j: int) -> Ptr:
         return self.totals + (i * len(self.vectors) + j) * self.width
 
     def begin(self) -> None:
-        """Totals start at -0, to which a first block sum adds without a trace, or at D."""
+        """Totals start at -0, to which a first block sum adds without a trace."""
         k, spec = self.k, self.spec
+        self.offsets = self._offsets(apart=True)
         none = k.literal(-0.0, spec.element, spec.lanes)
-        for i in self.reals:
+        for i in range(self.rows):
             for j in self.vectors:
                 k.store(self._total(i, j), none)
 
-    def hold(self, first: Int, last: Int, step: int) -> None:
-        """Columns ``first .. last`` of each vector stay where they are when all move on."""
+    def _chains(self) -> dict[tuple[int, int], Vec]:
+        """The chains as they are, combined if complex, by row and vector."""
+        if self.spec.parts == 1:
+            return {key: cell.value for key, cell in self.sums.items()}
+        combination = Combination(self.k, self.spec, self.job)
+        return {
+            (i, j): combination.of(self.sums[2 * i, j].value, self.sums[2 * i + 1, j].value)
+            for i in range(self.rows)
+            for j in self.vectors
+        }
+
+    def turn_back(self, first: Int, last: Int) -> None:
+        """Columns ``first .. last`` of each vector go a step back when all move on by one."""
         k, columns = self.k, self.skew.columns
         for c in k.range(first, last):
             for j in self.vectors:
                 at = self.offsets + (c + j * columns) * _WORD
-                k.store_int(at, k.load_int(at) - step)
+                k.store_int(at, k.load_int(at) - 2 * self.skew.step_bytes)
 
     def block(self, at: Ptr, j: int, mask: Mask | None, ahead: int) -> list[Vec]:
         """A block of vector ``j``, turned: a vector per depth step."""
@@ -180,10 +205,11 @@ class _Walk:
         lane = k.splat(k.number(column, spec.element), spec.lanes)
         zero = k.zero(spec.element, spec.lanes)
         none = k.literal(-0.0, spec.element, spec.lanes)
-        for (i, j), cell in self.sums.items():
-            ended = k.op("select_eq", self.numbers, lane, cell.value, none)
+        for (i, j), chain in self._chains().items():
+            ended = k.op("select_eq", self.numbers, lane, chain, none)
             total = k.load(self._total(i, j), spec.element, spec.lanes)
             k.store(self._total(i, j), k.op("add", total, ended))
+        for cell in self.sums.values():
             cell.value = k.op("select_eq", self.numbers, lane, zero, cell.value)
 
     def rest(self, at: Ptr, a: tuple[Ptr, Int, Int], rest: Int) -> None:
@@ -191,6 +217,7 @@ class _Walk:
         k, spec, skew = self.k, self.spec, self.skew
         at_a, row, col = a
         size = spec.element.bytes
+        self.offsets = self._offsets(apart=False)
         buffer = k.scratch(skew.columns * self.width)
         for start in k.range(0, rest, skew.columns):
             count = k.min(rest - start, skew.columns)
@@ -211,22 +238,26 @@ class _Walk:
     def finish(self, *, add: Cond) -> None:
         """Chains still open are added (if ``add``), and the tile is finished."""
         k, spec = self.k, self.spec
-        for opened in k.branches(add):
-            for (i, j), cell in self.sums.items():
-                total = k.load(self._total(i, j), spec.element, spec.lanes)
-                cell.value = k.op("add", total, cell.value) if opened else total
-        cols = self.tile.int("cols")
+        for _ in k.when(add):
+            for (i, j), chain in self._chains().items():
+                at = self._total(i, j)
+                k.store(at, k.op("add", k.load(at, spec.element, spec.lanes), chain))
+        records, cols = (self.job, self.tile), self.tile.int("cols")
         for full in k.branches(cols.equals(len(self.vectors) * spec.lanes)):
-            finish(k, spec, (self.job, self.tile), dict(self.sums), None if full else cols)
+            sums = {
+                (i, j): k.var(k.load(self._total(i, j), spec.element, spec.lanes))
+                for i in range(self.rows)
+                for j in self.vectors
+            }
+            conclude(k, spec, records, sums, None if full else cols)
 
 
 def skewed_tile(spec: GemmSpec, rows: int) -> Function:
-    """``rows`` rows of A times a panel of columns over the whole depth.
+    """``rows`` rows of A times a panel of columns over the whole depth, more steps than the lag.
 
     ``lagging`` is what :func:`lag_rows` wrote, ``a`` the rows themselves.
     """
     skew = Skew(spec)
-    bytes_per_step = skew.depth_per_step * spec.unit
     steps_per_block = spec.element.depth_block // skew.depth_per_step
 
     def body(
@@ -237,28 +268,26 @@ def skewed_tile(spec: GemmSpec, rows: int) -> Function:
         walk.begin()
         steps, line = _steps(skew, depth)
         row = line * skew.depth_per_step
-        rounds = k.select(steps > 0, steps + skew.lag, k.const(0))
-        for t in k.range(0, rounds):
+        for t in k.range(0, steps + skew.lag):
             # Lanes below `idle` have not begun; lanes from `done` on are at their end.
             idle = k.select(t < skew.lag, skew.lag - t, k.const(0))
             over = t - steps + 1
             done = k.select(over > 0, skew.columns - over, k.const(skew.columns))
             saved = {key: k.var(cell.value) for key, cell in walk.sums.items()}
-            walk.step(b + t * bytes_per_step, (lagging + t * spec.unit, line, row))
+            walk.step(b + t * skew.step_bytes, (lagging + t * spec.unit, line, row))
             for _ in k.when((idle > 0) | (done < skew.columns)):
                 _restore(k, walk, saved, (idle, done))
-            walk.hold(k.const(0), idle, bytes_per_step)
+            walk.turn_back(k.const(0), idle)
             for _ in k.when(over >= 0):
-                walk.hold(skew.lag - over, k.const(skew.columns), bytes_per_step)
+                walk.turn_back(skew.lag - over, k.const(skew.columns))
             # The lane, if any, that has just gone through a whole depth block.
             g = (t + 1) % steps_per_block
             for _ in k.when((g < skew.columns) & (t + 1 >= steps_per_block) & (t - g < steps)):
                 walk.flush(skew.lag - g)
-        # Columns have been held at their last step.
-        end = b + k.select(steps > 0, rounds + 1, k.const(0)) * bytes_per_step
         done_depth = steps * skew.depth_per_step
         a_row, a_col = records[0].int("source_row"), records[0].int("source_col")
-        walk.rest(end, (a + done_depth * a_col, a_row, a_col), depth - done_depth)
+        rest = a + done_depth * a_col, a_row, a_col
+        walk.rest(b + steps * skew.step_bytes, rest, depth - done_depth)
         walk.finish(add=(depth % spec.element.depth_block).differs(0))
 
     params = parameters("job* tile* a* lagging* b* depth")

@@ -10,6 +10,7 @@ from enum import Enum
 from jitgemm.isa.tables import Isa
 from jitgemm.kernels.job import LAGGED
 from jitgemm.kernels.registry import columns_tile, tile_for
+from jitgemm.kernels.skewed import Skew
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.planner.machine import Machine
@@ -144,8 +145,10 @@ def _collides(problem: Problem, spec: GemmSpec, context: Context) -> bool:
     columns, stride, l1 = spec.nr // spec.parts, abs(problem.b.col), context.machine.l1
     way = max(l1.line, l1.size // l1.ways)
     sets = max(1, way // math.gcd(max(stride, 1), way))
-    # A walk that is shorter than its lag many times over spends its time on lanes that wait.
-    long = problem.k >= context.knob("skew_depth")
+    # A short walk spends its time on lanes that wait; it must at least be longer than its lag.
+    skew = Skew(spec)
+    least = max(context.knob("skew_depth"), (skew.lag + 1) * skew.depth_per_step)
+    long = problem.k >= least
     return (
         long
         and stride != 0
