@@ -65,7 +65,9 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
 
 def _by_layout(problem: Problem, b: Operand, context: Context) -> tuple[BSource, str]:
     if b.row == problem.unit and b.col != problem.unit:
-        limit = context.knob("rhs_turn_rows")
+        tile = tile_for(problem.element, context.isa, problem.parts)
+        most = columns_tile(tile, context.isa, problem.parts).mr
+        limit = min(most, context.knob("rhs_turn_rows"))
         if problem.m <= limit and problem.k > 0:
             why = f"B: its columns are contiguous and turned in registers up to {limit} rows"
             return BSource.COLUMNS, why
