@@ -228,6 +228,10 @@ class Kernel(ABC):
         """``p`` moved by bytes."""
 
     @abstractmethod
+    def misalignment(self, p: Ptr, size: int) -> Int:
+        """Bytes by which ``p`` lies beyond a multiple of ``size``, a power of two."""
+
+    @abstractmethod
     def opaque(self, x: T) -> T:
         """``x``, kept in one register: the compiler may not split, fold or duplicate it.
 

@@ -232,6 +232,9 @@ class InterpKernel(Kernel):
     def offset(self, p: Ptr, by: Int) -> Ptr:
         return Ptr(self, p.handle + by.handle)
 
+    def misalignment(self, p: Ptr, size: int) -> Int:
+        return self._int(p.handle % size)
+
     def opaque(self, x: T) -> T:
         return x
 

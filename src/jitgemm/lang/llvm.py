@@ -166,6 +166,10 @@ class LlvmKernel(Kernel):
             return p
         return Ptr(self, self._let(f"getelementptr i8, ptr {p.handle}, i64 {by.handle}"))
 
+    def misalignment(self, p: Ptr, size: int) -> Int:
+        number = self._let(f"ptrtoint ptr {p.handle} to i64")
+        return Int(self, self._let(f"and i64 {number}, {size - 1}"))
+
     def opaque(self, x: T) -> T:
         ty = self._type_of(x)
         return self._like(x, self._let(f'call {ty} asm sideeffect "", "=r,0"({ty} {x.handle})'))
