@@ -1,14 +1,14 @@
 """Few rows times a B whose columns are contiguous and collide in the cache: a skewed walk.
 
 Turning B in registers (``kernels.turned``) reads a line of every column at a time.  Where columns
-lie a multiple of a page apart all those lines belong to one set of L1, and push each other out
-before prefetched neighbours are used.  Here every column lags one step behind the next, so the
-lines of a moment lie in different sets.  Lanes then need different elements of A at a time; a copy
-of A in which those of successive steps lie side by side provides them by one unaligned load.
+lie a multiple of a page apart all those lines belong to one set of L1, and all columns come to the
+end of a page at once.  Here columns lag behind each other, in as many groups as half a vector holds
+columns, so the lines of a moment lie in different sets and pages end one after the other.  Lanes
+then need different elements of A at a time; a copy of A in which those of successive steps lie side
+by side provides them by one load of half a vector.
 
-A step is ``depth_per_step`` elements of depth: two cache lines of each column.  The chains are
-those of every other route: a lane that reaches the end of a depth block adds its chain to its
-total, lane by lane.
+All groups together are two KiB apart: a step is that divided by their number.  The chains are those
+of every other route: a group that reaches the end of a depth block adds its chains to its totals.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from jitgemm.lang.record import View
 
 __all__ = ["Skew", "lag_rows", "skewed_tile"]
 
-_WORD, _LINE = 8, 64
-_STEP_BYTES = 128
-# Two lines ahead into L2: the step after the next.  Further ahead is no faster.
-_AHEAD = _STEP_BYTES
+_WORD = 8
+# From the first group to where one more would be.  4096 x 4096 floats, 32 columns at a time: lags
+# of a line between 16 groups (1 KiB) read 33 GB/s, of two lines 37, of 256 bytes between 8 groups
+# 37, between 4 groups 31 (Zen 5, 2026-11-30).
+_SPREAD_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +43,24 @@ class Skew:
         return self.spec.lanes // self.spec.parts
 
     @property
-    def lag(self) -> int:
-        """Steps by which the last lane is ahead of the first."""
-        return self.columns - 1
+    def groups(self) -> int:
+        """Groups of columns: column ``c`` belongs to group ``c % groups``."""
+        return max(1, self.columns // 2)
 
     @property
-    def blocks(self) -> int:
-        """Blocks turned per step."""
-        return max(1, _STEP_BYTES // (self.columns * self.spec.unit))
+    def lag(self) -> int:
+        """Steps by which the last group is ahead of the first."""
+        return self.groups - 1
 
     @property
     def depth_per_step(self) -> int:
         """Depth steps of B per step of the walk; divides the depth block."""
-        return self.blocks * self.columns
+        return self.step_bytes // self.spec.unit
 
     @property
     def step_bytes(self) -> int:
         """Bytes of a column per step."""
-        return self.depth_per_step * self.spec.unit
+        return _SPREAD_BYTES // self.groups
 
     def mirrored(self, k: Kernel, step: Int, steps: Int) -> Int:
         """The step a lane is at, ``step`` itself unless it has not begun or is done.
@@ -124,10 +125,10 @@ class _Walk:
         self.sums = {(i, j): k.var(zero) for i in self.reals for j in self.vectors}
         self.width = spec.lanes * spec.element.bytes
         self.totals = k.scratch(rows * len(self.vectors) * self.width)
-        # The number of its column in every lane.
+        # The number of its group in every lane.
         lanes = k.steps(spec.element, spec.lanes)
-        numbers = [lane // spec.parts for lane in range(spec.lanes)]
-        self.numbers = k.shuffle(lanes, lanes, numbers) if spec.parts > 1 else lanes
+        groups = [lane // spec.parts % self.skew.groups for lane in range(spec.lanes)]
+        self.numbers = k.shuffle(lanes, lanes, groups)
 
     def _offsets(self, *, apart: bool) -> Ptr:
         """Where each column is when the walk begins, or without it; missing ones repeat one."""
@@ -136,7 +137,8 @@ class _Walk:
         stride, count = self.job.int("b_col"), self.tile.int("cols")
         for c in range(len(self.vectors) * columns):
             exists = k.const(c * self.spec.parts) < count
-            lead = (self.skew.lag - c % columns) * self.skew.step_bytes if apart else 0
+            late = self.skew.lag - c % columns % self.skew.groups
+            lead = late * self.skew.step_bytes if apart else 0
             k.store_int(table + c * _WORD, k.select(exists, stride * c, k.const(0)) + lead)
         return table
 
@@ -164,45 +166,51 @@ class _Walk:
         }
 
     def turn_back(self, first: Int, last: Int) -> None:
-        """Columns ``first .. last`` of each vector go a step back when all move on by one."""
-        k, columns = self.k, self.skew.columns
-        for c in k.range(first, last):
-            for j in self.vectors:
-                at = self.offsets + (c + j * columns) * _WORD
-                k.store_int(at, k.load_int(at) - 2 * self.skew.step_bytes)
+        """Groups ``first .. last`` go a step back when all columns move on by one."""
+        k, skew = self.k, self.skew
+        for g in k.range(first, last):
+            for c in range(0, len(self.vectors) * skew.columns, skew.groups):
+                at = self.offsets + (g + c) * _WORD
+                k.store_int(at, k.load_int(at) - 2 * skew.step_bytes)
 
-    def block(self, at: Ptr, j: int, mask: Mask | None, ahead: int) -> list[Vec]:
+    def block(self, at: Ptr, j: int, mask: Mask | None) -> list[Vec]:
         """A block of vector ``j``, turned: a vector per depth step."""
         k, spec, columns = self.k, self.spec, self.skew.columns
         loaded = []
         for c in range(columns):
             p = at + k.load_int(self.offsets + (j * columns + c) * _WORD)
-            if ahead:
-                k.prefetch(p + ahead, near=False)
             loaded.append(k.load(p, spec.element, spec.lanes, mask))
         return transpose(k, loaded, spec.parts)
+
+    def _everywhere(self, few: Vec) -> Vec:
+        """As many lanes as groups have, again and again."""
+        lanes = self.spec.lanes
+        if few.lanes == 1:
+            return self.k.splat(few, lanes)
+        return self.k.shuffle(few, few, [lane % few.lanes for lane in range(lanes)])
 
     def step(self, at: Ptr, lagging: tuple[Ptr, Int, Int]) -> None:
         """One step of every column; ``lagging`` is A's copy at this step, line and row strides."""
         k, spec, skew = self.k, self.spec, self.skew
         x, line, row = lagging
-        for b in range(skew.blocks):
+        half = skew.groups * spec.parts
+        window = k.var(x)
+        for byte in k.range(0, skew.step_bytes, self.width):
+            begin = window.value
             for j in self.vectors:
-                here = at + b * self.width
-                ahead = _AHEAD if b * self.width % _LINE == 0 else 0
-                vectors = self.block(here, j, None, ahead)
-                window = k.opaque(x + line * (b * skew.columns))
-                for vector in vectors:
+                here = begin
+                for vector in self.block(at + byte, j, None):
                     for i in self.reals:
-                        a = k.load(window + row * i, spec.element, spec.lanes)
+                        a = self._everywhere(k.load(here + row * i, spec.element, half))
                         cell = self.sums[i, j]
                         cell.value = k.op("madd", a, vector, cell.value)
-                    window = k.opaque(window + line)
+                    here = k.opaque(here + line)
+            window.value = here
 
-    def flush(self, column: Int) -> None:
-        """The chain of one column of each vector ends: add it to its total."""
+    def flush(self, group: Int) -> None:
+        """The chains of one group end: add them to their totals."""
         k, spec = self.k, self.spec
-        lane = k.splat(k.number(column, spec.element), spec.lanes)
+        lane = k.splat(k.number(group, spec.element), spec.lanes)
         zero = k.zero(spec.element, spec.lanes)
         none = k.literal(-0.0, spec.element, spec.lanes)
         for (i, j), chain in self._chains().items():
@@ -223,7 +231,7 @@ class _Walk:
             count = k.min(rest - start, skew.columns)
             mask = k.mask(count * spec.parts, spec.element, spec.lanes)
             for j in self.vectors:
-                turned = self.block(at + start * spec.unit, j, mask, 0)
+                turned = self.block(at + start * spec.unit, j, mask)
                 for p, vector in enumerate(turned):
                     k.store(buffer + p * self.width, vector)
                 for q in k.range(0, count):
@@ -269,20 +277,20 @@ def skewed_tile(spec: GemmSpec, rows: int) -> Function:
         steps, line = _steps(skew, depth)
         row = line * skew.depth_per_step
         for t in k.range(0, steps + skew.lag):
-            # Lanes below `idle` have not begun; lanes from `done` on are at their end.
+            # Groups below `idle` have not begun; groups from `done` on are at their end.
             idle = k.select(t < skew.lag, skew.lag - t, k.const(0))
             over = t - steps + 1
-            done = k.select(over > 0, skew.columns - over, k.const(skew.columns))
+            done = k.select(over > 0, skew.groups - over, k.const(skew.groups))
             saved = {key: k.var(cell.value) for key, cell in walk.sums.items()}
             walk.step(b + t * skew.step_bytes, (lagging + t * spec.unit, line, row))
-            for _ in k.when((idle > 0) | (done < skew.columns)):
+            for _ in k.when((idle > 0) | (done < skew.groups)):
                 _restore(k, walk, saved, (idle, done))
             walk.turn_back(k.const(0), idle)
             for _ in k.when(over >= 0):
-                walk.turn_back(skew.lag - over, k.const(skew.columns))
-            # The lane, if any, that has just gone through a whole depth block.
+                walk.turn_back(skew.lag - over, k.const(skew.groups))
+            # The group, if any, that has just gone through a whole depth block.
             g = (t + 1) % steps_per_block
-            for _ in k.when((g < skew.columns) & (t + 1 >= steps_per_block) & (t - g < steps)):
+            for _ in k.when((g < skew.groups) & (t + 1 >= steps_per_block) & (t - g < steps)):
                 walk.flush(skew.lag - g)
         done_depth = steps * skew.depth_per_step
         a_row, a_col = records[0].int("source_row"), records[0].int("source_col")
@@ -297,7 +305,7 @@ def skewed_tile(spec: GemmSpec, rows: int) -> Function:
 def _restore(
     k: Kernel, walk: _Walk, saved: dict[tuple[int, int], Var[Vec]], lanes: tuple[Int, Int]
 ) -> None:
-    """Undo a step in the lanes below the first of ``lanes``, and from the second on."""
+    """Undo a step in the groups below the first of ``lanes``, and from the second on."""
     spec = walk.spec
     first, last = (k.splat(k.number(x, spec.element), spec.lanes) for x in lanes)
     for key, cell in walk.sums.items():
