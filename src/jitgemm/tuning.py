@@ -93,13 +93,6 @@ KNOBS = {
             "to be measured",
         ),
         _knob(
-            "skew_depth",
-            512,
-            1,
-            "depth from which colliding columns of B are walked with a lag between them",
-            "to be measured",
-        ),
-        _knob(
             "lhs_pack_stride",
             2048,
             1,

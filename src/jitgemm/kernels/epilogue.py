@@ -27,10 +27,10 @@ _TOGETHER = 2
 Sums = dict[tuple[int, int], Var[Vec]]
 
 
-def _pair(k: Kernel, spec: GemmSpec, at: Ptr) -> Vec:
-    """Two reals at ``at``, again and again."""
+def _pair(k: Kernel, spec: GemmSpec, at: Ptr, lanes: int = 0) -> Vec:
+    """Two reals at ``at``, again and again, in as many lanes as a vector has or as asked for."""
     two = k.load(at, spec.element, 2)
-    return k.shuffle(two, two, [0, 1] * (spec.lanes // 2))
+    return k.shuffle(two, two, [0, 1] * ((lanes or spec.lanes) // 2))
 
 
 def _turned(k: Kernel, x: Vec) -> Vec:
@@ -41,9 +41,9 @@ def _turned(k: Kernel, x: Vec) -> Vec:
 class Combination:
     """Complex sums from those of the real and the imaginary row of A."""
 
-    def __init__(self, k: Kernel, spec: GemmSpec, job: View) -> None:
+    def __init__(self, k: Kernel, spec: GemmSpec, job: View, lanes: int = 0) -> None:
         self.k = k
-        self.keep, self.turn = (_pair(k, spec, job.at(name)) for name in ("keep", "turn"))
+        self.keep, self.turn = (_pair(k, spec, job.at(name), lanes) for name in ("keep", "turn"))
 
     def of(self, real: Vec, imaginary: Vec) -> Vec:
         """``(rr, ri)`` and ``(ir, ii)`` combined."""

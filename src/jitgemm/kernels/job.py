@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from jitgemm.lang.record import Record
 
-__all__ = ["COUNTERS", "JOB", "LAGGED", "TILE"]
-
-LAGGED = 3
-"""A value of ``pack_a``: rows of A are copied for a skewed walk (``kernels.skewed``)."""
+__all__ = ["COUNTERS", "JOB", "TILE"]
 
 # One cache line each, so that threads drawing work do not disturb those reporting it.
 COUNTERS = Record(
@@ -87,7 +84,7 @@ JOB = Record(
     "blocks",
     "pack_chunks",  # tickets per (block, slice) that pack B; 0: B needs no packing
     "pack_cols",  # columns per such ticket, a multiple of nr
-    "pack_a",  # 0: A is read in place; 1: packed as micropanels; 2: rows copied together; LAGGED
+    "pack_a",  # 0: A is read in place; 1: packed as micropanels; 2: its rows are copied together
     "pack_a_width",  # elements per depth step (1) or per row (2) of the copy
     "rows_ahead",  # from a chunk's rows to those this thread will probably draw next; 0: none
     "a_tile",  # from one microtile's rows of A to the next, as the microkernel walks A
@@ -99,6 +96,7 @@ JOB = Record(
     "sums_row",
     "sums_stride",  # from the sums of one block to the next
     "sweep",  # 1: few rows sweep along the rows of B (in place only)
+    "apart",  # 1: columns of B turned in registers lag behind each other
     "direct",  # 1: d, c, bias have unit column stride, and sums may rest in d between slices
 )
 

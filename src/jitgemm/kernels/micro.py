@@ -14,7 +14,6 @@ from __future__ import annotations
 from jitgemm.kernels.epilogue import finish
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.spec import BSource, GemmSpec
-from jitgemm.kernels.turned import BlocksOfB
 from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
@@ -118,10 +117,6 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
         zero = k.zero(spec.element, spec.lanes)
         reals = range(rows * spec.parts)
         sums = {(i, j): k.var(zero) for i in reals for j in columns}
-        if spec.b is BSource.COLUMNS:
-            blocks = BlocksOfB(k, spec, b, job.int("b_col"), (tile.int("cols"), columns))
-            blocks.multiply((k.var(a), job.int("a_row"), job.int("a_col")), depth, sums)
-            return sums
         b_depth = k.const(spec.panel_row) if spec.b is BSource.PACKED else job.int("b_row")
         rows_of_a = _RowsOfA(k, spec, a, (job.int("a_row"), job.int("a_col")), rows)
         panels_of_b = _PanelsOfB(k, spec, b, (b_depth, job.int("panel_stride")), panels)
@@ -163,8 +158,8 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
                 if i + 1 < rows:
                     target = target + stride
         width = len(columns) * spec.lanes
-        if spec.b is not BSource.INPLACE:
-            # Panels are padded, columns repeated: the product needs no masks, only the store does.
+        if spec.b is BSource.PACKED:
+            # Panels are padded: the product needs no masks, only the store does.
             sums = multiply(k, records, (a, b, depth), None)
             for full in k.branches(cols.equals(width)):
                 finish(k, spec, records, sums, None if full else cols)

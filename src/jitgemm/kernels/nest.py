@@ -14,14 +14,14 @@ Threads share it by tickets (``kernels.tickets``).
 
 from __future__ import annotations
 
-from jitgemm.kernels.job import JOB, LAGGED, TILE
+from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.operands import pack_a, pack_b
-from jitgemm.kernels.skewed import lag_rows, skewed_tile
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS, sweep_function, window
 from jitgemm.kernels.tickets import drain, span
 from jitgemm.kernels.tilecopy import copy_tile
+from jitgemm.kernels.turned import turned_tile
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
@@ -47,16 +47,14 @@ def _tile(spec: GemmSpec) -> Function:
         if spec.b is not BSource.COLUMNS:
             by_blocks(k, job_at, tile_at, a, b, variant, p0, p1)
             return
+        # The panel's walk knows of depth blocks itself, and takes the whole depth.
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
-        for skewed in k.branches(job.int("pack_a").equals(LAGGED)):
-            if not skewed:
-                by_blocks(k, job_at, tile_at, a, b, variant, p0, p1)
-                continue
-            tile.set("first", 1)
-            tile.set("last", 1)
-            for number in k.cases(variant, [g * _ROWS_BITS + r for g, r in variants]):
-                walk = skewed_tile(spec, number % _ROWS_BITS)
-                k.call(walk, job_at, tile_at, job.pointer("a"), a, b, p1 - p0)
+        tile.set("first", 1)
+        tile.set("last", k.select(p1 >= job.int("k"), k.const(1), k.const(0)))
+        for number in k.cases(variant, [g * _ROWS_BITS + r for g, r in variants]):
+            for apart in k.branches(job.int("apart").equals(1)):
+                walk = turned_tile(spec, number % _ROWS_BITS, apart=apart)
+                k.call(walk, job_at, tile_at, a, b, p1 - p0)
 
     def by_blocks(
         k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
@@ -311,12 +309,7 @@ def nest(spec: GemmSpec) -> Function:
             a = k.var(own)
             for _ in k.when(job.int("pack_a") > 0):
                 a.value = job.pointer("workspace_a") + thread * job.int("workspace_a_stride")
-                if spec.b is BSource.COLUMNS:
-                    for lagged in k.branches(job.int("pack_a").equals(LAGGED)):
-                        packing = lag_rows(spec) if lagged else packer_a
-                        k.call(packing, job.ptr, own, a.value, i1 - i0, p1 - p0)
-                else:
-                    k.call(packer_a, job.ptr, own, a.value, i1 - i0, p1 - p0)
+                k.call(packer_a, job.ptr, own, a.value, i1 - i0, p1 - p0)
             k.call(run_chunk, job.ptr, a.value, b, i0, i1, j0, j1, p0, p1)
 
     def body(k: Kernel, job_at: Ptr, thread: Int) -> None:

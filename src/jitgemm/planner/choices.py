@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from jitgemm.isa.tables import Isa
-from jitgemm.kernels.job import LAGGED
 from jitgemm.kernels.registry import columns_tile, tile_for
-from jitgemm.kernels.skewed import Skew
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.planner.machine import Machine
 from jitgemm.planner.problem import Operand, Problem
 
-__all__ = ["Context", "PackA", "b_source", "is_direct", "is_dot", "orientation", "packs_a",
-           "spec_for", "splits", "sweeps", "threads_for"]  # fmt: skip
+__all__ = [
+    "Context", "PackA", "b_source", "goes_apart", "is_direct", "is_dot", "orientation", "packs_a",
+    "spec_for", "splits", "sweeps", "threads_for",
+]  # fmt: skip
 
 _PAGE = 4096
 # Two multiply-adds per cycle, four cycles of latency each, and half as many to spare.
@@ -141,22 +141,11 @@ def sweeps(problem: Problem, context: Context) -> bool:
     return 0 < problem.k and enough and plain
 
 
-def _collides(problem: Problem, spec: GemmSpec, context: Context) -> bool:
-    """Whether a line of each column of a panel of B would not fit in the L1 sets they share."""
-    assert problem.b is not None
-    columns, stride, l1 = spec.nr // spec.parts, abs(problem.b.col), context.machine.l1
-    way = max(l1.line, l1.size // l1.ways)
-    sets = max(1, way // math.gcd(max(stride, 1), way))
-    # A short walk spends its time on lanes that wait; it must at least be longer than its lag.
-    skew = Skew(spec)
-    least = max(context.knob("skew_depth"), (skew.lag + 1) * skew.depth_per_step)
-    long = problem.k >= least
-    return (
-        long
-        and stride != 0
-        and problem.n * problem.parts > spec.lanes
-        and (columns > l1.ways // 2 * sets)
-    )
+def goes_apart(problem: Problem, context: Context) -> bool:
+    """Whether columns turned in registers should lag: they come from beyond the caches."""
+    size = problem.k * problem.n * problem.unit
+    # The lag is a page: a walk of a few pages would be mostly lag.
+    return size > context.machine.l3.size // 2 and problem.k * problem.unit >= 4 * _PAGE
 
 
 def splits(problem: Problem, context: Context) -> bool:
@@ -183,7 +172,6 @@ class PackA(Enum):
     INPLACE = 0
     PANELS = 1
     ROWS = 2
-    LAGGED = LAGGED
 
 
 def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
@@ -191,8 +179,6 @@ def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, 
     mr = spec.tile.mr
     if problem.a.foreign:
         return PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order"
-    if spec.b is BSource.COLUMNS and _collides(problem, spec, context):
-        return PackA.LAGGED, mr, "A: copied for a skewed walk, as columns of B collide in L1"
     reuse = -(-problem.n * problem.parts // spec.nr)
     stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")
     row, col = abs(problem.a.row), abs(problem.a.col)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from jitgemm.kernels.skewed import Skew
 from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.planner.blocking import Blocking, Limits, derive
 from jitgemm.planner.choices import (
     Context,
     PackA,
     b_source,
+    goes_apart,
     is_direct,
     is_dot,
     orientation,
@@ -50,6 +50,8 @@ class GemmPlan:
     a_col: int
     sweep: bool
     """Few rows run along the rows of B."""
+    apart: bool
+    """Columns of B turned in registers lag behind each other."""
     rows_ahead: int
     a_tile: int
     """Strides by which the microkernel walks A, and from one microtile to the next."""
@@ -123,6 +125,7 @@ def _deep(problem: Problem, spec: GemmSpec, context: Context, reasons: list[str]
         a_row=problem.a.row,
         a_col=problem.a.col,
         sweep=False,
+        apart=False,
         rows_ahead=0,
         a_tile=blocking.tile_rows * problem.a.row,
         panel_stride=panel,
@@ -153,11 +156,15 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     direct, through = is_direct(oriented)
     pack_a, most_rows, why = packs_a(oriented, spec, context)
     reasons.append(why)
-    lagged = pack_a is PackA.LAGGED
-    limits = Limits(threads, most_rows, whole_depth=lagged or not direct)
+    # Columns turned in registers are walked from end to end.
+    whole = source is BSource.COLUMNS or not direct
+    limits = Limits(threads, most_rows, whole_depth=whole)
     sweep = source is BSource.INPLACE and direct and sweeps(oriented, context)
     if sweep:
         reasons.append(f"rows: {oriented.m} sweep along the rows of B, which is larger than L2")
+    apart = source is BSource.COLUMNS and goes_apart(oriented, context)
+    if apart:
+        reasons.append("columns: lag behind each other, as B is larger than half of L3")
     blocking = derive(spec, oriented, context.machine, limits)
     if not direct:
         reasons.append(through)
@@ -179,8 +186,6 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         a_row = (-(-kc * unit // _ALIGN) | 1) * _ALIGN
         width = a_row // spec.element.bytes
         packed_a = blocking.rows_per_chunk * a_row
-    elif lagged:
-        packed_a = _aligned(oriented.m * spec.parts * Skew(spec).row_bytes(oriented.k))
     in_panels = pack_a is PackA.PANELS
     a_tile = blocking.tile_rows * (kc * unit if in_panels else a_row)
     _check(oriented, spec, packed_b + threads * packed_a)
@@ -193,6 +198,7 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         pack_a=pack_a,
         pack_a_width=width,
         sweep=sweep,
+        apart=apart,
         a_row=a_row,
         a_col=a_col,
         # With one chunk per range of rows, a thread's next ticket is about `threads` further on.

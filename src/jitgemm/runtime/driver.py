@@ -118,7 +118,7 @@ def _template(plan: GemmPlan) -> np.ndarray:
         "pack_chunks": blocking.pack_chunks, "pack_cols": blocking.pack_cols,
         "pack_a": plan.pack_a.value, "pack_a_width": plan.pack_a_width,
         "workspace_a_stride": plan.workspace_a_stride,
-        "sweep": plan.sweep, "direct": plan.direct,
+        "sweep": plan.sweep, "direct": plan.direct, "apart": plan.apart,
     }  # fmt: skip
     if plan.split is not None:
         values |= asdict(plan.split)
