@@ -50,6 +50,14 @@ KNOBS = {
             "at 1.0e6 operations, 1.1 at 0.5e6",
         ),
         _knob(
+            "batch_split_flops",
+            1_000_000_000,
+            0,
+            "operations of one product of a batch above which all threads share each product, "
+            "instead of taking whole ones",
+            "estimate: to be measured",
+        ),
+        _knob(
             "gil_flops",
             400_000,
             0,

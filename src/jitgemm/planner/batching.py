@@ -1,0 +1,171 @@
+"""Plans of stacks of products: whole products to each worker, or each product split among all.
+
+*Whole*: a worker draws a range of products and computes each alone, with scratch of its own.  No
+worker ever waits for another, and a B that stays the same from one product to the next is packed
+once per worker.  *Split*: one product after the other, each by all threads, as a single call would.
+
+Splitting costs a start and a finish per product and pays in two cases: too few products to keep
+the threads evenly busy, and products so large that each thread's own packed B would crowd the
+shared cache.  :func:`_whole` weighs the first by counting operations (``parallel_flops`` is what a
+start is worth), and leaves the second to the knob ``batch_split_flops``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from jitgemm.kernels.spec import BSource
+from jitgemm.planner.choices import Context, threads_for
+from jitgemm.planner.explain import explain
+from jitgemm.planner.folding import FIELDS, Axis, Stack
+from jitgemm.planner.machine import Machine
+from jitgemm.planner.problem import Problem
+from jitgemm.planner.route import GemmPlan, make_plan
+
+__all__ = ["AXES", "BatchPlan", "aligned", "explain_batch", "make_batch_plan"]
+
+AXES = 4
+"""Batch axes that generated code runs over; more are looped over outside."""
+
+# What drawing a ticket and setting up a product cost, as operations (20 ns and 80 ns): a ticket
+# should hold about 8 us of work, and there should be eight per thread to even out disturbances.
+_PER_ITEM, _PER_TICKET, _TICKETS_PER_THREAD = 20_000, 2_000_000, 8
+
+
+def aligned(nbytes: int) -> int:
+    """Whole cache lines."""
+    return -(-nbytes // 64) * 64
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """A finished plan of a stack."""
+
+    stack: Stack
+    item: GemmPlan
+    outer: tuple[Axis, ...]
+    """Axes beyond what generated code runs over, in the kernel's orientation."""
+    axes: tuple[Axis, ...]
+    """The other axes, outermost first, likewise."""
+    whole: bool
+    threads: int
+    per_ticket: int
+    reason: str
+
+    @property
+    def items(self) -> int:
+        """Products per run of generated code."""
+        return math.prod(x.count for x in self.axes)
+
+    @property
+    def packs(self) -> bool:
+        """Each product packs its B."""
+        return self.item.blocking.pack_chunks > 0
+
+    @property
+    def keeps(self) -> bool:
+        """A packed B is still there for the next product (all of it, in its only slice)."""
+        return self.packs and self.item.blocking.slices == self.item.blocking.blocks == 1
+
+    @property
+    def scratch_stride(self) -> int:
+        """Bytes of scratch of one worker: packed B and A of one product."""
+        return aligned(self.item.workspace_bytes)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """All scratch: ``threads`` times that of one product if whole, once if split."""
+        return self.scratch_stride * (self.threads if self.whole else 1)
+
+    @property
+    def operations(self) -> int:
+        """Arithmetic operations of the whole stack."""
+        return self.stack.items * self.item.problem.operations
+
+    def offsets(self) -> Iterator[dict[str, int]]:
+        """Bytes to add to each operand for each round over the outer axes."""
+        for index in itertools.product(*(range(x.count) for x in self.outer)):
+            sums = [
+                sum(i * s for i, s in zip(index, strides, strict=True))
+                for strides in zip(*(x.strides for x in self.outer), strict=True)
+            ] or [0] * len(FIELDS)
+            yield dict(zip(FIELDS, sums, strict=True))
+
+
+def _whole(problem: Problem, items: int, context: Context) -> tuple[bool, str]:
+    """Whether workers take whole products, and why."""
+    if items == 1:
+        return False, "one product"
+    each = problem.operations
+    workers = min(items, threads_for(items * each, context))
+    splits = threads_for(each, context)
+    if splits == 1:
+        return True, f"whole: {each} operations are not worth splitting"
+    limit = context.knob("batch_split_flops")
+    if each > limit:
+        return False, f"split: {each} operations each, whole products end at {limit}"
+    alone = -(-items // workers) * each
+    together = items * (each // splits + context.knob("parallel_flops"))
+    if together < alone:
+        return False, f"split: {items} products do not fill {workers} workers evenly"
+    return True, f"whole: {items} products fill {workers} workers"
+
+
+def make_batch_plan(problem: Problem, stack: Stack, context: Context) -> BatchPlan:
+    """Plan a folded stack.
+
+    Args:
+        problem: one of its products.
+        stack: the folded stack.
+        context: the machine and the most threads.
+
+    Raises:
+        MemoryError: scratch beyond any address space.
+    """
+    items = stack.items
+    whole, reason = _whole(problem, items, context)
+    operations = problem.operations
+    threads = threads_for(items * operations, context)
+    if whole:
+        threads = min(threads, items)
+        item = make_plan(problem, replace(context, threads=1))
+    else:
+        item = make_plan(problem, context)
+        threads = item.threads
+    axes = tuple(x.transposed for x in stack.axes) if item.swapped else stack.axes
+    if item.spec.b is BSource.PACKED:
+        # Products that share their B come after one another, and so find it packed.
+        axes = tuple(sorted(axes, key=lambda x: x.b == 0))
+    # Rounds of the outer axes cost a call each: the shortest axes are the outer ones.
+    short = sorted(range(len(axes)), key=lambda i: axes[i].count)[: max(0, len(axes) - AXES)]
+    outer = tuple(axes[i] for i in sorted(short))
+    inner = tuple(x for i, x in enumerate(axes) if i not in short)
+    count = math.prod(x.count for x in inner)
+    most = max(1, min(_PER_TICKET // (operations + _PER_ITEM), count))
+    fair = max(1, count // (_TICKETS_PER_THREAD * threads))
+    per_ticket = count if threads == 1 else min(most, fair)
+    return BatchPlan(stack, item, outer, inner, whole, threads, per_ticket, reason)
+
+
+def explain_batch(plan: BatchPlan, machine: Machine) -> str:
+    """Say what a plan of a stack does and why."""
+    items, threads = plan.stack.items, plan.threads
+    how = "whole products per worker" if plan.whole else "each product by all threads"
+    drawn = f", {plan.per_ticket} item(s) per ticket" if plan.whole and threads > 1 else ""
+    lines = [
+        f"batch     {items} product(s)",
+        *(f"folded    {note}" for note in plan.stack.notes),
+        f"schedule  {how}, {threads} thread(s){drawn}",
+        f"because   {plan.reason}",
+    ]
+    if plan.outer:
+        rounds = math.prod(x.count for x in plan.outer)
+        lines.append(f"rounds    {rounds} calls: more than {AXES} batch axes remain")
+    if plan.keeps and any(x.b == 0 for x in plan.axes):
+        lines.append("packing   a B that does not change is packed once per worker")
+    lines.append(f"scratch   {plan.workspace_bytes} bytes in all")
+    lines.append("each product:")
+    return "\n".join([*lines, explain(plan.item, machine)])
