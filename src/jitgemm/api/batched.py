@@ -33,7 +33,7 @@ from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine, knob, record_array
 from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, element_dtype
 
-__all__ = ["StackedProduct", "stack_shape", "stacked"]
+__all__ = ["StackedProduct", "shares", "stack_shape", "stacked"]
 
 _KEPT = 512
 _cache: OrderedDict[tuple[Any, ...], BatchExecutable] = OrderedDict()
@@ -66,7 +66,7 @@ def stack_shape(
     return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ()))
 
 
-def _shares(x: Array, y: Array) -> bool:
+def shares(x: Array, y: Array) -> bool:
     """Whether two arrays may share memory; exact for interleaved ones where that is cheap."""
     if not np.may_share_memory(x, y):
         return False
@@ -166,7 +166,7 @@ class StackedProduct:
         arrays = [x for x in inputs if isinstance(x, np.ndarray)]
         if c is not None and not (c.shape == plain.shape and _same_place(c, plain)):
             arrays.append(c)
-        if any(_shares(plain, x) for x in arrays):
+        if any(shares(plain, x) for x in arrays):
             return True, new_result(self.shape, self.dtype)
         return False, plain
 

@@ -25,7 +25,7 @@ from jitgemm.planner.machine import Machine
 from jitgemm.planner.problem import Problem
 from jitgemm.planner.route import GemmPlan, make_plan
 
-__all__ = ["AXES", "BatchPlan", "aligned", "explain_batch", "make_batch_plan"]
+__all__ = ["AXES", "BatchPlan", "aligned", "alone_in_list", "explain_batch", "make_batch_plan"]
 
 AXES = 4
 """Batch axes that generated code runs over; more are looped over outside."""
@@ -112,6 +112,18 @@ def _whole(problem: Problem, items: int, context: Context) -> tuple[bool, str]:
     if together < alone:
         return False, f"split: {items} products do not fill {workers} workers evenly"
     return True, f"whole: {items} products fill {workers} workers"
+
+
+def alone_in_list(operations: int, total: int, context: Context) -> bool:
+    """Whether a product of a list should have all threads, rather than one.
+
+    It should if it is worth several, and is so large that it would keep one thread busy for longer
+    than half a fair share of the ``total`` still to do.
+    """
+    if threads_for(operations, context) == 1:
+        return False
+    unfair = 2 * operations * context.threads > total
+    return unfair or operations > context.knob("batch_split_flops")
 
 
 def make_batch_plan(problem: Problem, stack: Stack, context: Context) -> BatchPlan:
