@@ -136,7 +136,7 @@ class _Problem:
         if c is None or out is None or not isinstance(c, np.ndarray):
             return False
         same = c.strides == out.strides and c.dtype == out.dtype and c.shape == out.shape
-        return same and _at(c) == _at(out)
+        return bool(same) and _at(c) == _at(out)
 
     def prepare(self) -> None:
         """Find the memory its result is computed in."""
@@ -157,7 +157,7 @@ class _Problem:
         """Arithmetic operations, 0 for an empty result."""
         if self.product is not None:
             p = self.product
-            return 2 * p.m * p.n * max(p.k, 1) * p.number[1] ** 2
+            return int(2 * p.m * p.n * max(p.k, 1) * p.number[1] ** 2)
         assert self.ready is not None
         return self.ready.operations
 

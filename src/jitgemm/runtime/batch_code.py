@@ -22,6 +22,7 @@ __all__ = ["BATCH", "LIST", "TASK", "batch_worker", "list_worker", "run_batch"]
 
 _PAD = [f"_p{i}" for i in range(7)]
 _LAST = AXES - 1
+_LINE = 64
 
 BATCH = Record(
     "batch",
@@ -33,6 +34,7 @@ BATCH = Record(
     "scratch_a",  # where packed A begins in a worker's
     "places_b",  # 1: B is packed into scratch
     "keeps",  # packing tickets to leave out where B is the one packed before; 0: pack always
+    "ahead_a", "ahead_b", "ahead_d",  # bytes of a product to fetch early; 0: none
     *(f"count_{i}" for i in range(AXES)),  # outermost first
     *(f"{field}_{i}" for field in FIELDS for i in range(AXES)),  # strides in bytes
     *(f"job_{i}" for i in range(JOB.slots)),
@@ -97,6 +99,7 @@ class _Products:
         k, batch, own = self.k, self.batch, self.own
         keeps, length = batch.int("keeps"), batch.int(f"count_{_LAST}")
         steps = {field: batch.int(f"{field}_{_LAST}") for field in FIELDS}
+        ahead = {field: batch.int(f"ahead_{field}") for field in ("a", "b", "d")}
         at = k.var(first)
         for _ in k.repeat_while(lambda: at.value < stop):
             pointers, along = self._place(at.value)
@@ -108,6 +111,10 @@ class _Products:
                 b = k.address(own.job.pointer("b"))
                 own.begin(k.select(b.equals(self.packed.value), keeps, k.const(0)))
                 self.packed.value = b
+                for field, size in ahead.items():
+                    coming = pointers[field].value + steps[field]
+                    for line in k.range(0, size, _LINE):
+                        k.prefetch(coming + line, write=field == "d")
                 start()
             at.value = at.value + count
 

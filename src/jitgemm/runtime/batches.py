@@ -50,6 +50,7 @@ class BatchExecutable:
             "places_b": int(item.workspace_b > 0),
             "keeps": item.blocking.pack_chunks if plan.keeps else 0,
             **{f"count_{i}": 1 for i in range(AXES)},
+            **{f"ahead_{field}": size for field, size in plan.ahead},
         }
         for i, axis in enumerate(plan.axes, AXES - len(plan.axes)):
             values[f"count_{i}"] = axis.count
