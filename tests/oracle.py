@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgemm.api import dispatch, product
+from jitgemm.api import batched, dispatch, product, ragged
 from jitgemm.isa import exact
 from jitgemm.isa.types import BY_NAME
 from jitgemm.planner.machine import Cache, Machine
@@ -299,6 +299,8 @@ def forget_plans() -> None:
     engines.knob.cache_clear()
     dispatch.entries.clear()
     product._cache.clear()
+    batched._cache.clear()
+    ragged._ready.clear()
 
 
 # -- processes ------------------------------------------------------------------------------------

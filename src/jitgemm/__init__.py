@@ -11,6 +11,7 @@ from jitgemm.api.config import get_num_threads, set_num_threads, show_config, th
 from jitgemm.api.functions import gemm, matmul
 from jitgemm.api.plans import Plan, plan
 from jitgemm.api.prepack import prepack_lhs, prepack_rhs
+from jitgemm.api.ragged import gemm_batched
 from jitgemm.errors import IsaError, JitGemmWarning
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import PackedLhs, PackedRhs
@@ -26,6 +27,7 @@ __all__ = [
     "Workspace",
     "clip",
     "gemm",
+    "gemm_batched",
     "get_num_threads",
     "leaky_relu",
     "math",

@@ -85,8 +85,9 @@ def test_nothing_generated_is_checked_in() -> None:
 # -- public surface -------------------------------------------------------------------------------
 
 PUBLIC = [
-    "IsaError", "JitGemmWarning", "PackedRhs", "Plan", "Workspace", "clip", "gemm",
-    "get_num_threads", "leaky_relu", "math", "matmul", "plan", "prepack_rhs",
+    "IsaError", "JitGemmWarning", "PackedLhs", "PackedRhs", "Plan", "Workspace", "clip", "gemm",
+    "gemm_batched", "get_num_threads", "leaky_relu", "math", "matmul", "plan", "prepack_lhs",
+    "prepack_rhs",
     "set_num_threads", "show_config", "threads",
 ]  # fmt: skip
 
@@ -235,8 +236,11 @@ def test_an_instruction_set_and_its_tiles_can_be_added_from_outside(
             equal(jitgemm.gemm(a, right, threads=2), exact_gemm(a, b))
         x, y = reals(rng, (m, k), dtype), reals(rng, (k, n), dtype)
         same_bits(jitgemm.gemm(x, y), documented(x, y, fused=False))
-    p = jitgemm.plan(a, b)
+    p = jitgemm.plan(a.T, a)
     assert f"_3x{packed.nr}__{isa.name}" in p.explain()
+    # A B no wider than a vector: three times the rows on a third of the vectors.
+    slim = jitgemm.plan(a.T, a[:, :2]).explain()
+    assert (f"_9x{packed.nr // 3}__{isa.name}" in slim) == (packed.nr >= 6)
     assert f"__{isa.name}" in p.asm()
 
 

@@ -117,3 +117,34 @@ def test_scratch_of_the_callers_own(dtype: Any, rng: np.random.Generator) -> Non
     for _ in range(2):
         equal(jitgemm.gemm(a, b, workspace=space), exact_gemm(a, b))
     assert space.nbytes
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 3, 4), (4, 5)),
+        ((2, 3, 4), (2, 4, 5)),
+        ((3, 4), (2, 4, 5)),
+        ((3, 2, 1, 4), (2, 4, 5)),
+        ((2, 1, 2, 1, 2, 2, 3), (2, 1, 2, 1, 3, 4)),
+    ],
+)
+def test_stacks(shapes: Any, dtype: Any, rng: np.random.Generator) -> None:
+    a, b = (integers(rng, s, dtype) for s in shapes)
+    want = np.matmul(a, b)
+    c, bias = integers(rng, want.shape, dtype), integers(rng, want.shape, dtype)
+    equal(jitgemm.matmul(a, b, threads=2), want)
+    full = np.asarray(np.maximum(want + 2 * c + bias, 0), dtype)
+    assert jitgemm.gemm(a, b, beta=2, c=c, bias=bias, out=c, activation="relu") is c
+    equal(c, full)
+    one = b[(0,) * (b.ndim - 2)]
+    equal(jitgemm.gemm(a, jitgemm.prepack_rhs(one), activation="relu"),
+          np.maximum(np.matmul(a, one), 0))  # fmt: skip
+
+
+def test_lists(dtype: Any, rng: np.random.Generator) -> None:
+    a = [integers(rng, (m, k), dtype) for m, n, k in SIZES]
+    b = [integers(rng, (k, n), dtype) for m, n, k in SIZES]
+    for _again in (0, 1):
+        for x, y, z in zip(a, b, jitgemm.gemm_batched(a, b, threads=2), strict=True):
+            equal(z, np.matmul(x, y))

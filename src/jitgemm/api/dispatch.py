@@ -24,7 +24,7 @@ from jitgemm.runtime.engine import engine, knob, record_array
 from jitgemm.runtime.entry_code import B_BUFFER, B_HANDLE, B_MATRIX, PLAN
 from jitgemm.runtime.packed import PackedLhs, PackedRhs, element_dtype
 
-__all__ = ["Entry", "bind", "enters", "entries", "key_of", "planned", "remember"]
+__all__ = ["Entry", "bind", "enters", "entries", "keep_entry", "key_of", "planned", "remember"]
 
 Entry = Callable[..., Any]
 _KEPT = 1024
@@ -76,7 +76,11 @@ def remember(key: tuple[Any, ...], product: Product, threads: int) -> None:
     if copied or not (enters(product) and product.m and product.n):
         return
     executable = planned(product, target, threads)
-    entry = bind(product, target, executable, _not_implemented, bound=False)
+    keep_entry(key, bind(product, target, executable, _not_implemented, bound=False))
+
+
+def keep_entry(key: tuple[Any, ...], entry: Entry) -> None:
+    """Leave an entry, and forget the oldest if there are too many."""
     with _remembering:
         while len(entries) >= _KEPT:
             entries.pop(next(iter(entries)))

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from jitgemm.api.batched import stack_shape, stacked
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import entries, key_of, remember
-from jitgemm.api.operands import Array, check_output, new_result, number_of
+from jitgemm.api.operands import Array, number_of
 from jitgemm.api.product import Options, Product
-from jitgemm.errors import message
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.jit import compiler
 from jitgemm.kernels.registry import tile_for
@@ -23,7 +23,7 @@ from jitgemm.runtime.entry_code import SMALL
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import PackedRhs, element_dtype
 
-__all__ = ["batched_shape", "covers", "gemm", "matmul"]
+__all__ = ["covers", "gemm", "matmul"]
 
 # Up to this size a product needs no plan: one chunk, both operands read in place.  At 64^3 the work
 # (2 us) begins to pay for planning.
@@ -57,10 +57,12 @@ def gemm(
         alpha: a number, real unless the type is complex.  With ``alpha == 0`` neither A nor B is
             read.
         beta: likewise.  With ``beta == 0`` C is never read.
-        c: ``(..., m, n)`` of the same type; needed if ``beta != 0``.
+        c: ``(..., m, n)`` of the same type, or for stacks what broadcasts to it; needed if
+            ``beta != 0``.
         out: array for the result; may be ``c`` itself.  If it shares memory with another operand
             the result is computed aside and copied.
-        bias: ``()``, ``(n,)`` (one number per column), ``(m, 1)`` (one per row) or ``(m, n)``.
+        bias: ``()``, ``(n,)`` (one number per column), ``(m, 1)`` (one per row) or ``(m, n)``; for
+            stacks anything that broadcasts to ``(..., m, n)``.
         activation: ``None``, ``"relu"``, ``"sigmoid"``, ``"tanh"``, ``"gelu"``, ``"gelu_tanh"``,
             ``"silu"``, ``"hardswish"``, :func:`leaky_relu` or :func:`clip`.
         epilogue: a function ``f(v, row, col)`` of an element and its indices, written with
@@ -94,6 +96,12 @@ def _gemm(
     a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, ...], count: int
 ) -> Array:
     """A product through the entry an earlier call like it has left, or in full."""
+    try:
+        deep = a.ndim > 2 or b.ndim > 2
+    except AttributeError:
+        deep = np.ndim(a) > 2 or np.ndim(b) > 2
+    if deep:
+        return stacked(a, b, out, others, options, count)
     target, (c, bias) = out, others
     key: tuple[Any, ...] = ()
     entry = None
@@ -129,29 +137,6 @@ def covers(x1: Array, x2: Array) -> bool:
     return number is not None and number == number_of(x2.dtype)
 
 
-def batched_shape(x1: Array, x2: Array) -> tuple[int, ...]:
-    """The shape of ``x1 @ x2`` under NumPy's rules.
-
-    Raises:
-        ValueError: the shapes do not fit.
-    """
-    for name, x in (("x1", x1), ("x2", x2)):
-        if x.ndim == 0:
-            raise ValueError(message(name, "at least 1 dimension", "a scalar"))
-    k1, k2 = x1.shape[-1], x2.shape[-2 if x2.ndim > 1 else 0]
-    if k1 != k2:
-        raise ValueError(
-            message("x2", f"{k1} rows, because x1 has shape {x1.shape}", f"shape {x2.shape}")
-        )
-    try:
-        batch = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
-    except ValueError:
-        raise ValueError(
-            message("x2", f"leading axes that broadcast with {x1.shape}", f"shape {x2.shape}")
-        ) from None
-    return (*batch, *(x1.shape[-2:-1]), *(x2.shape[-1:] if x2.ndim > 1 else ()))
-
-
 def _has_say(x: object) -> bool:
     """Whether NumPy asks ``x`` what becomes of a product: a subclass, or a type with a protocol."""
     kind = type(x)
@@ -170,27 +155,12 @@ def _matmul_slow(x1: Any, x2: Any, out: Any = None, threads: object = None) -> A
     if not covers(left, right):
         return np.matmul(x1, x2, out=out)
     count = resolve_threads(threads)
+    names = ("x1", "x2")
     if left.ndim == 2 and right.ndim == 2:
-        batched_shape(left, right)
+        stack_shape(left, right, names)
         return _gemm(left, right, out, (None, None), _PLAIN, count)
-    shape = batched_shape(left, right)
-    dtype = left.dtype.newbyteorder("=")
-    if out is not None:
-        check_output("out", out, shape, dtype)
-    result = new_result(shape, dtype)
-    a = left[np.newaxis, :] if left.ndim == 1 else left
-    b = right[:, np.newaxis] if right.ndim == 1 else right
-    full = result.reshape((*shape[: len(shape) - (left.ndim > 1) - (right.ndim > 1)],
-                           a.shape[-2], b.shape[-1]))  # fmt: skip
-    batch = full.shape[:-2]
-    a = np.broadcast_to(a, (*batch, *a.shape[-2:]))
-    b = np.broadcast_to(b, (*batch, *b.shape[-2:]))
-    for index in np.ndindex(batch):
-        Product(a[index], b[index], full[index], Options()).run(count)
-    if out is not None:
-        np.copyto(out, result)
-        return out
-    return result if shape else result[()]
+    result = stacked(left, right, out, (None, None), _PLAIN, count, names)
+    return result if out is not None or result.ndim else result[()]
 
 
 class _Entry:

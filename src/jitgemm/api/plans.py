@@ -11,9 +11,10 @@ import numpy as np
 from jitgemm.api import blas
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import bind, enters, planned
-from jitgemm.api.functions import batched_shape, covers, matmul
+from jitgemm.api.functions import covers, matmul
 from jitgemm.api.operands import Array, number_of
 from jitgemm.api.product import Options, Product
+from jitgemm.api.stackplan import BoundStack, is_stack
 from jitgemm.errors import message
 from jitgemm.jit import compiler
 from jitgemm.planner.explain import explain
@@ -60,7 +61,7 @@ class Plan(functools.partial):  # type: ignore[type-arg]
 
     def explain(self) -> str:
         """Route, instruction set, tile, blocking, packing, threads and bound, in words."""
-        if self.executable is None:
+        if self.note or self.executable is None:
             return self.note
         return explain(self.executable.plan, engine().machine)
 
@@ -141,10 +142,12 @@ def plan(
         if not covers(left, right):
             note = f"delegated to numpy.matmul: {left.dtype} @ {right.dtype} has no kernel"
             return _without_kernel(functools.partial(_delegate, count), note)
-        if left.ndim != 2 or right.ndim != 2:
-            shape = batched_shape(left, right)
-            note = f"a loop of matrix products over the leading axes of {shape}"
-            return _without_kernel(functools.partial(_delegate, count), note)
+        a, b = left, right
+    if is_stack(a, b, plain=options.plain):
+        stack = BoundStack(a, b, out, options, count)
+        made = Plan(stack)
+        made.executable, made.note = stack.executable, stack.note
+        return made
     product = Product(a, b, out, options)
     target, copied = product.target()
     bound = _Bound(product, options, count)

@@ -10,7 +10,7 @@ from jitgemm.isa.tables import AVX2, AVX512, INTERPRETER, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.kernels.spec import Tile
 
-__all__ = ["columns_tile", "register", "rows", "tile_for"]
+__all__ = ["columns_tile", "register", "rows", "slim_tile", "tile_for"]
 
 # 14 rows by two vectors: 28 sums, two vectors of B, one broadcast; 14 cycles of two FMAs per depth
 # step against 16 loads.  8x3 and 6x4 reach the same share of the register-only loop but balance
@@ -50,6 +50,12 @@ def columns_tile(tile: Tile, isa: Isa, parts: int) -> Tile:
     # A block of f32 is as many registers as a vector has lanes: half of the file, at most.
     rows = min(tile.mr, max(1, isa.vector_registers // (8 * parts)))
     return Tile(mr=rows, nr_regs=tile.nr_regs, groups=((1, rows),))
+
+
+def slim_tile(tile: Tile) -> Tile:
+    """The tile for a B no wider than one vector: twice the rows on half the vectors."""
+    rows = tile.mr * tile.nr_regs
+    return Tile(mr=rows, nr_regs=1, groups=((1, rows),))
 
 
 for _element in (F32, F64):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from jitgemm.isa.tables import Isa
-from jitgemm.kernels.registry import columns_tile, tile_for
+from jitgemm.kernels.registry import columns_tile, slim_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.planner.machine import Machine
@@ -93,6 +93,8 @@ def spec_for(problem: Problem, source: BSource, isa: Isa) -> GemmSpec:
     tile = tile_for(problem.element, isa, problem.parts)
     if source is BSource.COLUMNS:
         tile = columns_tile(tile, isa, problem.parts)
+    elif problem.b is not None and problem.n * problem.parts <= isa.lanes(problem.element):
+        tile = slim_tile(tile)
     return GemmSpec(problem.element, isa, tile, source, problem.epilogue, problem.parts)
 
 

@@ -26,7 +26,7 @@ from jitgemm.jit.target import NO_ISA, choose_isa, host
 from jitgemm.lang.core import Function, Int, Ptr, parameters
 from jitgemm.planner import machine as machines
 from jitgemm.planner.route import Context
-from jitgemm.runtime import entry_code, numpy_abi, pool_code
+from jitgemm.runtime import batch_code, batch_entry, entry_code, numpy_abi, pool_code
 from jitgemm.runtime.entry_code import SCRATCH
 from jitgemm.runtime.memory import address, aligned_buffer
 from jitgemm.runtime.pool import Pool
@@ -77,6 +77,10 @@ def system_unit() -> compiler.Unit:
             _wake_function(arch),
             entry_code.call_plan(arch),
             entry_code.call_small(),
+            batch_code.batch_worker(),
+            batch_code.list_worker(),
+            batch_code.run_batch(arch),
+            batch_entry.call_batch(arch),
         ]
         return [*functions, _cpuid_function()] if arch == "x86_64" else functions
 
@@ -104,6 +108,9 @@ class Engine:
         self.run: Callable[..., None] = ctypes.CFUNCTYPE(void, pointer, pointer, pointer, integer)(
             system.addresses["jitgemm_run"]
         )
+        self.run_batch: Callable[..., None] = ctypes.CFUNCTYPE(void, pointer, pointer)(
+            system.addresses["jitgemm_run_batch"]
+        )
         wake = ctypes.CFUNCTYPE(void, pointer)(system.addresses["jitgemm_wake"])
         self.pool = Pool(system.addresses["jitgemm_worker"], wake)
         self.scratch = SharedScratch()
@@ -111,7 +118,7 @@ class Engine:
         self.native = numpy_abi.verified() and not self.isa.interpreted
         self._definitions = {
             name: _MethodDef(b"matmul", system.addresses[name], _FASTCALL, None)
-            for name in ("jitgemm_call_plan", "jitgemm_call_small")
+            for name in ("jitgemm_call_plan", "jitgemm_call_small", "jitgemm_call_batch")
         }
 
     def _cpuid(self) -> machines.Cpuid | None:
@@ -127,6 +134,10 @@ class Engine:
             return eax, ebx, ecx, edx
 
         return cpuid
+
+    def address_of(self, name: str) -> int:
+        """Where a function of the runtime's own code begins."""
+        return self._addresses[name]
 
     def context(self, threads: int) -> Context:
         """What the planner needs."""

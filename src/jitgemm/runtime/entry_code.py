@@ -26,7 +26,9 @@ __all__ = [
     "PLAN",
     "SCRATCH",
     "SMALL",
+    "ArrayAt",
     "call_plan",
+    "call_slow",
     "call_small",
 ]
 
@@ -75,19 +77,22 @@ SMALL = Record(
 )  # fmt: skip
 
 
-class _Array:
+class ArrayAt:
     """Fields of an object already known to be a plain ndarray."""
 
     def __init__(self, k: SystemKernel, at: Ptr) -> None:
         self.k, self.at = k, at
 
     def pointer(self, name: str) -> Ptr:
+        """A field that is a pointer."""
         return self.k.load_ptr(self.at + _AT[name])
 
     def small(self, name: str) -> Int:
+        """A 32-bit field."""
         return self.k.load_i32(self.at + _AT[name])
 
     def pair(self, name: str) -> tuple[Int, Int]:
+        """The first two numbers a field points to."""
         p = self.pointer(name)
         return self.k.load_int(p), self.k.load_int(p + 8)
 
@@ -99,14 +104,15 @@ def _all(*conditions: Cond) -> Cond:
     return result
 
 
-def _slow(k: SystemKernel, view: View, args: Ptr, count: Int, names: Ptr) -> Ptr:
+def call_slow(k: SystemKernel, view: View, args: Ptr, count: Int, names: Ptr) -> Ptr:
+    """Pass the call on to the Python function in the table."""
     target = view.pointer("slow")
     result = k.external("PyObject_Vectorcall", "ptr", target, args, count, names)
     assert isinstance(result, Ptr)
     return result
 
 
-def _matches(k: SystemKernel, plan: View, array: _Array, name: str) -> Cond:
+def _matches(k: SystemKernel, plan: View, array: ArrayAt, name: str) -> Cond:
     rows, cols = array.pair("dims")
     row, col = array.pair("strides")
     parts = zip(("rows", "cols", "row", "col"), (rows, cols, row, col), strict=True)
@@ -133,7 +139,7 @@ def _given_bias(k: SystemKernel, plan: View, args: Ptr, leave: Leave) -> Ptr:
     """The fourth argument: contiguous, one element per column."""
     bias_at = k.load_ptr(args + 24)
     leave(~k.same(k.load_ptr(bias_at + _AT["type"]), plan.pointer("array_type")))
-    bias = _Array(k, bias_at)
+    bias = ArrayAt(k, bias_at)
     leave(bias.small("nd").differs(1))
     leave(
         ~_all(
@@ -149,7 +155,7 @@ def _given_c(k: SystemKernel, plan: View, args: Ptr, leave: Leave) -> Ptr:
     """The fifth argument: the C of ``beta * C``."""
     c_at = k.load_ptr(args + 32)
     leave(~k.same(k.load_ptr(c_at + _AT["type"]), plan.pointer("array_type")))
-    c = _Array(k, c_at)
+    c = ArrayAt(k, c_at)
     leave(c.small("nd").differs(2))
     leave(~_matches(k, plan, c, "c"))
     return c.pointer("data")
@@ -184,7 +190,7 @@ def _take_b(
             job.set("a", at_a)
             continue
         leave(~k.same(k.load_ptr(b_at + _AT["type"]), plan.pointer("array_type")))
-        b = _Array(k, b_at)
+        b = ArrayAt(k, b_at)
         if kind == B_BUFFER:
             leave(b.small("nd").differs(1))
             leave(k.load_int(b.pointer("dims")).differs(plan.int("buffer_bytes")))
@@ -208,12 +214,12 @@ def call_plan(arch: str) -> Function:
         plan = PLAN.view(k, k.load_ptr(owner + _AT["data"]))
 
         def leave(cond: Cond) -> None:
-            k.leave_when(cond, lambda: _slow(k, plan, args, count, names))
+            k.leave_when(cond, lambda: call_slow(k, plan, args, count, names))
 
         leave(count.differs(plan.int("arguments")) | ~k.is_null(names))
         a_at, b_at, d_at = (k.load_ptr(args + 8 * i) for i in range(3))
         leave(~_is_matrix(k, [a_at, d_at], plan.pointer("array_type")))
-        a, d = _Array(k, a_at), _Array(k, d_at)
+        a, d = ArrayAt(k, a_at), ArrayAt(k, d_at)
         two = a.small("nd").equals(2) & d.small("nd").equals(2)
         leave(~(two & (d.small("flags") & numpy_abi.WRITEABLE).differs(0)))
         leave(~(_matches(k, plan, a, "a") & _matches(k, plan, d, "d")))
@@ -267,13 +273,13 @@ def call_small() -> Function:
         table = SMALL.view(k, k.load_ptr(owner + _AT["data"]))
 
         def leave(cond: Cond) -> None:
-            k.leave_when(cond, lambda: _slow(k, table, args, count, names))
+            k.leave_when(cond, lambda: call_slow(k, table, args, count, names))
 
         leave(count.differs(4) | ~k.is_null(names))
         a_at, b_at, d_at, threads = (k.load_ptr(args + 8 * i) for i in range(4))
         array_type, none = table.pointer("array_type"), table.pointer("none")
         leave(~(_is_matrix(k, [a_at, b_at], array_type) & k.same(threads, none)))
-        a, b = _Array(k, a_at), _Array(k, b_at)
+        a, b = ArrayAt(k, a_at), ArrayAt(k, b_at)
         leave(~(a.small("nd").equals(2) & b.small("nd").equals(2)))
         descr = a.pointer("descr")
         second = k.same(descr, table.pointer("descr_1"))
@@ -310,7 +316,7 @@ def call_small() -> Function:
                 result.value = made
             else:
                 leave(~_is_matrix(k, [d_at], array_type))
-                d = _Array(k, d_at)
+                d = ArrayAt(k, d_at)
                 leave(d.small("nd").differs(2))
                 rows, cols = d.pair("dims")
                 wanted = numpy_abi.C_CONTIGUOUS | numpy_abi.WRITEABLE
@@ -329,7 +335,7 @@ def call_small() -> Function:
                     )
                 )  # fmt: skip
                 k.external("Py_IncRef", "void", d_at)
-        out = _Array(k, result.value).pointer("data")
+        out = ArrayAt(k, result.value).pointer("data")
         job = JOB.view(k, k.scratch(JOB.size))
         tiles = k.ceil_div(m, table.int("mr"))
         tile_rows = k.ceil_div(m, tiles)

@@ -1,0 +1,409 @@
+"""Stacks of matrices: validated, folded, planned, run; and the entries of repeated calls."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from jitgemm.api import blas
+from jitgemm.api.dispatch import entries, keep_entry
+from jitgemm.api.operands import (
+    Array,
+    check_output,
+    check_type,
+    describe,
+    factor,
+    native,
+    new_result,
+    number_of,
+    operand,
+)
+from jitgemm.api.product import Options, Product
+from jitgemm.api.tracing import trace
+from jitgemm.errors import message
+from jitgemm.planner.batching import make_batch_plan
+from jitgemm.planner.folding import Axis, Stack, fold
+from jitgemm.runtime import numpy_abi
+from jitgemm.runtime.batch_code import BATCH
+from jitgemm.runtime.batch_entry import CALL, DIMENSIONS, OPERANDS
+from jitgemm.runtime.batches import BatchExecutable, job_slot
+from jitgemm.runtime.driver import Executable
+from jitgemm.runtime.engine import engine, knob, record_array
+from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, element_dtype
+
+__all__ = ["StackedProduct", "shares", "stack_shape", "stacked"]
+
+_KEPT = 512
+_cache: OrderedDict[tuple[Any, ...], BatchExecutable] = OrderedDict()
+_WORK_ON_OVERLAP = 100
+
+
+def stack_shape(
+    a: Array | Packed, b: Array | Packed, names: tuple[str, str] = ("a", "b")
+) -> tuple[int, ...]:
+    """The shape of ``a @ b`` under NumPy's rules.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    first, second = names
+    for name, x in ((first, a), (second, b)):
+        if x.ndim == 0:
+            raise ValueError(message(name, "at least 1 dimension", "a scalar"))
+    k, depth = a.shape[-1], b.shape[-2 if b.ndim > 1 else 0]
+    if k != depth:
+        expected = f"{k} rows, because {first} has shape {tuple(a.shape)}"
+        raise ValueError(message(second, expected, describe(b)))
+    batch: tuple[int, ...] = ()
+    try:
+        if a.ndim > 2 or b.ndim > 2:
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        expected = f"leading axes that broadcast with {tuple(a.shape)}"
+        raise ValueError(message(second, expected, f"shape {tuple(b.shape)}")) from None
+    return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ()))
+
+
+def shares(x: Array, y: Array) -> bool:
+    """Whether two arrays may share memory; exact for interleaved ones where that is cheap."""
+    if not np.may_share_memory(x, y):
+        return False
+    try:
+        return np.shares_memory(x, y, max_work=_WORK_ON_OVERLAP)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _same_place(x: Array, y: Array) -> bool:
+    """Whether two arrays of one shape are the same elements at the same addresses."""
+    if x.dtype != y.dtype:
+        return False
+    if x.__array_interface__["data"][0] != y.__array_interface__["data"][0]:
+        return False
+    return all(n == 1 or s == t for n, s, t in zip(x.shape, x.strides, y.strides, strict=True))
+
+
+class StackedProduct:
+    """``act(alpha * a @ b + beta * c + bias)`` for stacks, with every argument checked.
+
+    Vectors are matrices of one row or one column whose axis the result lacks.
+    """
+
+    __slots__ = ("copied", "dtype", "first", "full", "given", "item", "options", "out", "shape",
+                 "stack", "target", "wide")  # fmt: skip
+
+    def __init__(
+        self,
+        a: object,
+        b: object,
+        out: object,
+        options: Options,
+        names: tuple[str, str] = ("a", "b"),
+    ) -> None:
+        left = a if isinstance(a, Packed) else np.asarray(a)
+        right = b if isinstance(b, Packed) else np.asarray(b)
+        for name, x, kind in (("a", left, PackedLhs), ("b", right, PackedRhs)):
+            if isinstance(x, Packed) and not isinstance(x, kind):
+                raise TypeError(message(name, f"an array or a {kind.__name__}", type(x).__name__))
+            if not isinstance(x, Packed) and number_of(x.dtype) is None:
+                operand(name, x)
+        self.dtype = left.dtype.newbyteorder("=")
+        check_type("b", right.dtype, self.dtype)
+        self.shape = stack_shape(left, right, names)
+        # The user's own operands, as an entry will see them.
+        self.given: dict[str, Any] = {"a": a, "b": b, "bias": options.bias, "c": None}
+        index: tuple[Any, ...] = (...,)
+        index += (np.newaxis,) if left.ndim == 1 else (slice(None),)
+        index += (np.newaxis,) if right.ndim == 1 else (slice(None),)
+        if isinstance(left, np.ndarray) and left.ndim == 1:
+            left = left[np.newaxis, :]
+        if isinstance(right, np.ndarray) and right.ndim == 1:
+            right = right[:, np.newaxis]
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        self.full = (*batch, left.shape[-2], right.shape[-1])
+        c, bias = self._c(options), self._bias(options.bias)
+        self.out = None if out is None else check_output("out", out, self.shape, self.dtype)
+        self.copied, self.target = self._target([left, right, bias], c)
+        target = self.target[index] if self.shape != self.full else self.target
+        self._fold({"a": left, "b": right, "c": c, "d": target, "bias": bias}, options)
+
+    @staticmethod
+    def _apart(options: Options, m: int, n: int) -> str:
+        """What may not be folded into rows and columns: ``r``, ``c``, both or neither.
+
+        A traced function sees indices within its own product, and a dot product has an order of
+        its own.
+        """
+        if m == n == 1 and options.reproducible == "default":
+            return "rc"
+        if options.epilogue is None:
+            return ""
+        program, _ = trace(options.epilogue)
+        return "r" * program.uses("row") + "c" * program.uses("col")
+
+    def _c(self, options: Options) -> Array | None:
+        number = number_of(self.dtype)
+        assert number is not None
+        beta = factor("beta", options.beta, number[1])
+        if options.c is None:
+            return None  # Product refuses this if beta is not 0
+        array = operand("c", options.c)
+        check_type("c", array.dtype, self.dtype)
+        try:
+            wide = np.broadcast_to(array, self.full)
+        except ValueError:
+            expected = f"a shape that broadcasts to {self.full}"
+            raise ValueError(message("c", expected, f"shape {array.shape}")) from None
+        if beta == 0:
+            return None
+        self.given["c"] = options.c
+        return wide
+
+    def _bias(self, bias: object) -> Array | None:
+        if bias is None:
+            return None
+        array = np.asarray(bias)
+        check_type("bias", array.dtype, self.dtype)
+        try:
+            return np.broadcast_to(native(array), self.full)
+        except ValueError:
+            expected = f"a shape that broadcasts to {self.full}"
+            raise ValueError(message("bias", expected, f"shape {array.shape}")) from None
+
+    def _target(self, inputs: list[Any], c: Array | None) -> tuple[bool, Array]:
+        """Whether the result must be copied to ``out`` afterwards, and where it is computed."""
+        if self.out is None:
+            return False, new_result(self.shape, self.dtype)
+        plain: Array = self.out.view(np.ndarray)
+        arrays = [x for x in inputs if isinstance(x, np.ndarray)]
+        if c is not None and not (c.shape == plain.shape and _same_place(c, plain)):
+            arrays.append(c)
+        if any(shares(plain, x) for x in arrays):
+            return True, new_result(self.shape, self.dtype)
+        return False, plain
+
+    def _fold(self, operands: dict[str, Any], options: Options) -> None:
+        """Describe the stack by its axes, fold it, and make the product that is left."""
+        batch, (m, n) = self.full[:-2], self.full[-2:]
+        wide: dict[str, Array] = {
+            name: np.broadcast_to(x, (*batch, *x.shape[-2:]))
+            for name, x in operands.items()
+            if isinstance(x, np.ndarray)
+        }
+        # Of the result as it is: a broadcast view may not be written.
+        self.wide, self.options = {**operands, **wide, "d": operands["d"]}, options
+        strides = {name: x.strides for name, x in wide.items()}
+        axes = tuple(
+            Axis(count, **{name: s[i] for name, s in strides.items()})
+            for i, count in enumerate(batch)
+        )
+        rows = Axis(m, **{name: s[-2] for name, s in strides.items() if name != "b"})
+        cols = Axis(n, **{name: s[-1] for name, s in strides.items() if name != "a"})
+        packed = next((name for name in "ab" if isinstance(operands[name], Packed)), "")
+        self.stack = stack = fold(Stack(rows, cols, axes, packed, apart=self._apart(options, m, n)))
+        items: dict[str, Any] = dict.fromkeys(operands)
+        items.update({name: operands[name] for name in ("a", "b")})
+        k = operands["a"].shape[-1]
+        m, n = stack.rows.count, stack.cols.count
+        for name, x in wide.items():
+            down, across = getattr(stack.rows, name), getattr(stack.cols, name)
+            shape, steps = (m, n), (down, across)
+            if name == "a":
+                shape, steps = (m, k), (down, x.strides[-1])
+            elif name == "b":
+                shape, steps = (k, n), (x.strides[-2], across)
+            items[name] = as_strided(x, shape, steps)
+        self.first = as_strided(self.target, (m, n), (stack.rows.d, stack.cols.d))
+        given = replace(options, c=items["c"], bias=items["bias"])
+        self.item = Product(items["a"], items["b"], None, given)
+
+    def _by_blas(self) -> None:
+        """Each product by itself, as it was before folding."""
+        for index in np.ndindex(*self.full[:-2]):
+            parts = {
+                name: x[index] if isinstance(x, np.ndarray) else x for name, x in self.wide.items()
+            }
+            given = replace(self.options, c=parts["c"], bias=parts["bias"])
+            blas.run(Product(parts["a"], parts["b"], None, given), parts["d"])
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute."""
+        return 0 in self.full
+
+    def executable(self, threads: int) -> BatchExecutable:
+        """The stack's plan and code; the most recently used ones are kept."""
+        problem = self.item.problem(self.first)
+        key = (problem, self.stack, threads)
+        found = _cache.get(key)
+        if found is None:
+            plan = make_batch_plan(problem, self.stack, engine().context(threads))
+            found = _cache[key] = BatchExecutable(plan)
+            while len(_cache) > _KEPT:
+                _cache.popitem(last=False)
+        return found
+
+    def run(self, threads: int) -> Array:
+        """Do it; the result (``out`` itself if there is one)."""
+        if self.item.blas:
+            self._by_blas()
+        elif not self.empty:
+            executable = self.executable(threads)
+            item = self.item
+            spans, scalars = item.spans(self.first, executable.item), item.factors(executable.item)
+            executable.run(spans, scalars, item.workspace)
+        if self.copied:
+            assert self.out is not None
+            self.out[...] = self.target
+        return self.target if self.out is None else self.out
+
+
+# -- entries --------------------------------------------------------------------------------------
+
+
+def _key(a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, ...]) -> Any:
+    """What decides the plan of a call.  Raises ``AttributeError`` for things without a shape."""
+    c, bias = others
+    return (
+        a.shape, (a.isa, a.conj) if isinstance(a, Packed) else a.strides, a.dtype,
+        b.shape, (b.isa, b.conj) if isinstance(b, Packed) else b.strides, b.dtype,
+        None if out is None else (out.shape, out.strides, out.dtype),
+        None if c is None else (c.shape, c.strides, c.dtype, c is out),
+        None if bias is None else (bias.shape, bias.strides, bias.dtype),
+        type(options[1]), type(options[2]), options, "stack",
+    )  # fmt: skip
+
+
+def _not_implemented(*_: object) -> Any:
+    return NotImplemented
+
+
+class _Table(np.ndarray):
+    """An entry's table, with the objects its addresses belong to."""
+
+    keep: tuple[Any, ...]
+
+
+def _arrays(product: StackedProduct) -> dict[str, Array] | None:
+    """What an entry will be given, by job field; ``None`` if it cannot take that."""
+    found: dict[str, Any] = {k: v for k, v in product.given.items() if v is not None}
+    found["d"] = product.target
+    for name, x in found.items():
+        if isinstance(x, Packed):
+            found[name] = x.storage
+        elif type(x) is not np.ndarray or not x.dtype.isnative or x.ndim > DIMENSIONS:
+            return None
+    return found
+
+
+def _remember(key: Any, product: StackedProduct, threads: int) -> None:
+    """Leave an entry for calls like this one, if generated code can take them."""
+    arrays = _arrays(product)
+    if product.item.blas or product.empty or product.copied or arrays is None:
+        return
+    e = engine()
+    if not e.native:
+        return
+    executable = product.executable(threads)
+    plan = executable.plan
+    if plan.outer:
+        return
+    item = executable.item
+    table = record_array(CALL.slots).view(_Table)
+    values: dict[str, int] = {
+        "array_type": id(np.ndarray),
+        "slow": id(_not_implemented),
+        "none": id(None),
+        "new_from_descr": numpy_abi.new_from_descr(),
+        "fresh": int(product.out is None),
+        "in_place": int(item.plan.problem.in_place),
+        "pool_cell": e.pool.cell,
+        "release": int(plan.threads > 1 or plan.operations >= knob("gil_flops")),
+        "shared": e.scratch.where,
+        "scratch_bytes": plan.workspace_bytes,
+    }
+    bytes_of_handle = np.dtype(np.uint8)
+    dtype = element_dtype(*product.item.number)
+    for name in OPERANDS:
+        if name in arrays:
+            x, given = arrays[name], product.given.get(name)
+            descr = bytes_of_handle if isinstance(given, Packed) else dtype
+            values |= _expected(name, x, descr)
+            values[f"{name}_field"] = 8 * job_slot(_field(name, given, item))
+    for name, value in values.items():
+        table[CALL.slot(name)] = value
+    start = CALL.slot("batch_0")
+    record, constants = executable.record(product.item.factors(item))
+    table[start : start + BATCH.slots] = record
+    e.scratch.reserve(plan.workspace_bytes)
+    table.keep = (executable, dtype, bytes_of_handle, constants)
+    keep_entry(key, e.builtin("jitgemm_call_batch", table))
+
+
+def _field(name: str, given: object, item: Executable) -> str:
+    """The job field that an operand's address belongs in."""
+    if isinstance(given, Packed):
+        return "packed"
+    if item.plan.swapped and name in ("a", "b"):
+        return "b" if name == "a" else "a"
+    return name
+
+
+def _expected(name: str, x: Array, descr: np.dtype) -> dict[str, int]:
+    reach = [(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)]
+    return {
+        f"{name}_present": 1,
+        f"{name}_descr": id(descr),
+        f"{name}_low": sum(min(0, r) for r in reach),
+        f"{name}_high": sum(max(0, r) for r in reach) + x.itemsize,
+        f"{name}_nd": x.ndim,
+        **{f"{name}_dim_{i}": n for i, n in enumerate(x.shape)},
+        **{f"{name}_stride_{i}": s for i, s in enumerate(x.strides)},
+    }
+
+
+def stacked(
+    a: Any,
+    b: Any,
+    out: Any,
+    others: tuple[Any, Any],
+    options: tuple[Any, ...],
+    threads: int,
+    names: tuple[str, str] = ("a", "b"),
+) -> Array:
+    """A product of stacks (or vectors) through the entry an earlier call left, or in full.
+
+    Args:
+        a: as for :func:`jitgemm.gemm`, or a vector.
+        b: likewise.
+        out: likewise.
+        others: C and bias.
+        options: the other arguments of :class:`Options`, in its order.
+        threads: at most this many.
+        names: of A and B in messages.
+    """
+    c, bias = others
+    key, entry = None, None
+    # A function is traced anew by each call, as what it refers to may have changed.
+    if not any(options[5:7]):
+        try:
+            key = _key(a, b, out, others, (threads, *options))
+            entry = entries.get(key)
+        except (AttributeError, TypeError):
+            key = None
+    if entry is not None:
+        left = a.storage if isinstance(a, Packed) else a
+        right = b.storage if isinstance(b, Packed) else b
+        result = entry(left, right, out, bias, c)
+        if result is not NotImplemented:
+            return result  # type: ignore[no-any-return]
+    given = Options(*options)
+    given.c, given.bias = c, bias
+    product = StackedProduct(a, b, out, given, names)
+    if key is not None and entry is None:
+        _remember(key, product, threads)
+    return product.run(threads)

@@ -1,0 +1,115 @@
+"""Stacks of products with their machine code: callable with addresses."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jitgemm.kernels.job import JOB
+from jitgemm.planner.batching import AXES, BatchPlan
+from jitgemm.planner.folding import FIELDS
+from jitgemm.runtime.batch_code import BATCH
+from jitgemm.runtime.driver import Executable, Scalars, Span
+from jitgemm.runtime.engine import engine, record_array
+from jitgemm.runtime.memory import Workspace, address, thread_workspace
+
+__all__ = ["BatchExecutable", "job_slot"]
+
+
+def job_slot(field: str) -> int:
+    """The slot in a batch record of a field of its job."""
+    return BATCH.slot("job_0") + JOB.slot(field)
+
+
+def _moved(span: Span, by: int) -> Span:
+    return Span(span.address + by, span.low, span.high)
+
+
+class BatchExecutable:
+    """A plan of a stack with its machine code and a record to run from."""
+
+    def __init__(self, plan: BatchPlan) -> None:
+        self.plan = plan
+        self.engine = engine()
+        self.item = Executable(plan.item)
+        if plan.threads > 1:
+            self.engine.pool.ensure(plan.threads)
+        self.template = self._template()
+
+    def _template(self) -> np.ndarray:
+        plan, item = self.plan, self.plan.item
+        batch = record_array(BATCH.slots)
+        values = {
+            "nest": self.item.address,
+            "worker": self.engine.address_of("jitgemm_batch"),
+            "whole": int(plan.whole),
+            "threads": plan.threads,
+            "items": plan.items,
+            "per_ticket": plan.per_ticket,
+            "scratch_stride": plan.scratch_stride,
+            "scratch_a": item.workspace_b,
+            "places_b": int(item.workspace_b > 0),
+            "keeps": item.blocking.pack_chunks if plan.keeps else 0,
+            **{f"count_{i}": 1 for i in range(AXES)},
+            **{f"ahead_{field}": size for field, size in plan.ahead},
+        }
+        for i, axis in enumerate(plan.axes, AXES - len(plan.axes)):
+            values[f"count_{i}"] = axis.count
+            for field, stride in zip(FIELDS, axis.strides, strict=True):
+                values[f"{field}_{i}"] = stride
+        for name, value in values.items():
+            batch[BATCH.slot(name)] = value
+        start = BATCH.slot("job_0")
+        batch[start : start + JOB.slots] = self.item.template
+        return batch
+
+    def record(self, scalars: Scalars) -> tuple[np.ndarray, np.ndarray]:
+        """A record without addresses of operands, and the constants it refers to."""
+        batch = self.template.copy()
+        start = BATCH.slot("job_0")
+        constants = scalars.write(batch[start : start + JOB.slots], self.plan.item.spec)
+        return batch, constants
+
+    def run(self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None) -> None:
+        """Do all products.
+
+        Args:
+            spans: the operands of the first product, by job field, in the plan's orientation.
+            scalars: alpha, beta and conjugation.
+            workspace: scratch to use; ``None``: the thread's own.
+        """
+        plan = self.plan
+        if plan.item.spec.isa.interpreted:
+            self._one_by_one(spans, scalars, workspace)
+            return
+        record, constants = self.record(scalars)
+        if plan.workspace_bytes:
+            with (workspace or thread_workspace()).lend(plan.workspace_bytes) as scratch:
+                record[BATCH.slot("scratch")] = scratch
+                self._start(record, spans)
+        else:
+            self._start(record, spans)
+        del constants  # alive until here
+
+    def _start(self, record: np.ndarray, spans: dict[str, Span]) -> None:
+        pool, threads = self.engine.pool, self.plan.threads
+        if threads > 1:
+            pool.ensure(threads)
+        for offsets in self.plan.offsets():
+            record[BATCH.slot("cursor")] = 0
+            for name, span in spans.items():
+                record[job_slot(name)] = span.address + offsets.get(name, 0)
+            self.engine.run_batch(int(pool.words[0]), address(record.view(np.uint8)))
+
+    def _one_by_one(
+        self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None
+    ) -> None:
+        """As the checking interpreter does it, which must know each product's own memory."""
+        counts = tuple(x.count for x in self.plan.axes)
+        for offsets in self.plan.offsets():
+            for index in np.ndindex(*counts):
+                steps = dict(offsets)
+                for i, axis in zip(index, self.plan.axes, strict=True):
+                    for field, stride in zip(FIELDS, axis.strides, strict=True):
+                        steps[field] += i * stride
+                moved = {name: _moved(s, steps.get(name, 0)) for name, s in spans.items()}
+                self.item.run(moved, scalars, workspace)
