@@ -56,7 +56,10 @@ class _Lanes:
                 cells[v].value = k.op("madd", x, other, cells[v].value)
 
     def total(self) -> list[Vec]:
-        """Two lanes per kind of product: equal ones, or even and odd ones if complex."""
+        """Two lanes per kind of product: equal ones, or even and odd ones if complex.
+
+        One lane where vectors have no more.
+        """
         k, result = self.k, []
         for cells in self.sums:
             vectors = [c.value for c in cells]
@@ -69,7 +72,7 @@ class _Lanes:
                 half = x.lanes // 2
                 low, high = range(half), range(half, x.lanes)
                 x = k.op("add", k.shuffle(x, x, low), k.shuffle(x, x, high))
-            if self.spec.parts == 1:
+            if self.spec.parts == 1 and x.lanes == 2:
                 x = k.op("add", x, k.shuffle(x, x, [1, 0]))
             result.append(x)
         return result
@@ -82,7 +85,7 @@ def dot(spec: GemmSpec) -> Function:
     def body(k: Kernel, job_at: Ptr, thread: Int) -> None:  # noqa: ARG001  # nest's ABI
         job = JOB.view(k, job_at)
         sums = _Lanes(k, spec)
-        none = k.literal(-0.0, element, 2)
+        none = k.literal(-0.0, element, min(spec.lanes, 2))
         # To -0 the first block adds without a trace.
         totals = [k.var(none) for _ in range(spec.parts)]
         block = element.depth_block * sums.depth
@@ -159,6 +162,8 @@ def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
         bring("bias")
 
     def wide(x: Vec, y: Vec, order: list[int]) -> Var[Vec]:
+        if spec.lanes == 1:
+            return k.var(x)
         return k.var(k.shuffle(x, y, order * (spec.lanes // len(order))))
 
     if spec.parts == 1:
