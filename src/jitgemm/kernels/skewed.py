@@ -82,7 +82,8 @@ def lag_rows(spec: GemmSpec) -> Function:
         job = JOB.view(k, job_at)
         row, col = job.int("source_row"), job.int("source_col")
         steps, line = _steps(skew, depth)
-        for i in k.range(0, rows):
+        # Without a whole step there is nothing to copy, and no step to repeat.
+        for i in k.range(0, k.select(steps > 0, rows, k.const(0))):
             for part in range(spec.parts):
                 real = target + (i * spec.parts + part) * (line * skew.depth_per_step)
                 for s in k.range(0, skew.depth_per_step):
