@@ -17,7 +17,7 @@ from jitgemm.kernels.spec import Bias, GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["conclude", "finish"]
+__all__ = ["Sums", "combine", "conclude", "finish"]
 
 # A map of more than a few instructions is not repeated in the code of every register tile: the tile
 # is stored first and mapped by one loop while it is in L1.
@@ -38,7 +38,7 @@ def _turned(k: Kernel, x: Vec) -> Vec:
     return k.shuffle(x, x, [i ^ 1 for i in range(x.lanes)])
 
 
-def _combine(k: Kernel, spec: GemmSpec, job: View, sums: Sums) -> Sums:
+def combine(k: Kernel, spec: GemmSpec, job: View, sums: Sums) -> Sums:
     """Complex sums from those of the real and the imaginary rows of A, in the former's cells."""
     if spec.parts == 1:
         return sums
@@ -84,7 +84,7 @@ def finish(
 
     ``cols`` is ``None`` for a full tile; else columns from ``cols`` on are not touched.
     """
-    conclude(k, spec, records, _combine(k, spec, records[0], sums), cols)
+    conclude(k, spec, records, combine(k, spec, records[0], sums), cols)
 
 
 def conclude(

@@ -8,14 +8,14 @@ of A in which those of successive steps lie side by side provides them by one un
 
 A step is ``depth_per_step`` elements of depth: two cache lines of each column.  The chains are
 those of every other route: a lane that reaches the end of a depth block adds its chain to its
-total, lane by lane.
+total, lane by lane; if complex, the two chains of a lane are combined first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jitgemm.kernels.epilogue import finish
+from jitgemm.kernels.epilogue import Sums, combine, conclude
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.kernels.transpose import transpose
@@ -109,9 +109,9 @@ class _Walk:
         self.vectors = range(spec.tile.nr_regs)
         self.reals = range(rows * spec.parts)
         zero = k.zero(spec.element, spec.lanes)
-        self.sums = {(i, j): k.var(zero) for i in self.reals for j in self.vectors}
+        self.sums: Sums = {(i, j): k.var(zero) for i in self.reals for j in self.vectors}
         self.width = spec.lanes * spec.element.bytes
-        self.totals = k.scratch(len(self.sums) * self.width)
+        self.totals = k.scratch(rows * len(self.vectors) * self.width)
         # The number of its column in every lane.
         lanes = k.steps(spec.element, spec.lanes)
         numbers = [lane // spec.parts for lane in range(spec.lanes)]
@@ -135,7 +135,7 @@ class _Walk:
         """Totals start at -0, to which a first block sum adds without a trace, or at D."""
         k, spec = self.k, self.spec
         none = k.literal(-0.0, spec.element, spec.lanes)
-        for i in self.reals:
+        for i in range(self.rows):
             for j in self.vectors:
                 k.store(self._total(i, j), none)
 
@@ -181,11 +181,21 @@ class _Walk:
         lane = k.splat(k.number(column, spec.element), spec.lanes)
         zero = k.zero(spec.element, spec.lanes)
         none = k.literal(-0.0, spec.element, spec.lanes)
-        for (i, j), cell in self.sums.items():
-            ended = k.op("select_eq", self.numbers, lane, cell.value, none)
-            total = k.load(self._total(i, j), spec.element, spec.lanes)
-            k.store(self._total(i, j), k.op("add", total, ended))
-            cell.value = k.op("select_eq", self.numbers, lane, zero, cell.value)
+        for i in range(self.rows):
+            for j in self.vectors:
+                cells = {(part, j): self.sums[i * spec.parts + part, j] for part in
+                         range(spec.parts)}  # fmt: skip
+                # In copies, where lanes that are not at their end raise no flag.
+                copies: Sums = {
+                    key: k.var(k.op("select_eq", self.numbers, lane, cell.value, zero))
+                    for key, cell in cells.items()
+                }
+                block = combine(k, spec, self.job, copies)[0, j].value
+                ended = k.op("select_eq", self.numbers, lane, block, none)
+                total = k.load(self._total(i, j), spec.element, spec.lanes)
+                k.store(self._total(i, j), k.op("add", total, ended))
+                for cell in cells.values():
+                    cell.value = k.op("select_eq", self.numbers, lane, zero, cell.value)
 
     def rest(self, at: Ptr, a: tuple[Ptr, Int, Int], rest: Int) -> None:
         """The last depth steps, fewer than a step of the walk; no lane lags any more."""
@@ -212,13 +222,14 @@ class _Walk:
     def finish(self, *, add: Cond) -> None:
         """Chains still open are added (if ``add``), and the tile is finished."""
         k, spec = self.k, self.spec
+        sums = combine(k, spec, self.job, self.sums)
         for opened in k.branches(add):
-            for (i, j), cell in self.sums.items():
+            for (i, j), cell in sums.items():
                 total = k.load(self._total(i, j), spec.element, spec.lanes)
                 cell.value = k.op("add", total, cell.value) if opened else total
         cols = self.tile.int("cols")
         for full in k.branches(cols.equals(len(self.vectors) * spec.lanes)):
-            finish(k, spec, (self.job, self.tile), dict(self.sums), None if full else cols)
+            conclude(k, spec, (self.job, self.tile), sums, None if full else cols)
 
 
 def skewed_tile(spec: GemmSpec, rows: int) -> Function:
