@@ -86,8 +86,13 @@ def dot(spec: GemmSpec) -> Function:
         job = JOB.view(k, job_at)
         sums = _Lanes(k, spec)
         none = k.literal(-0.0, element, min(spec.lanes, 2))
-        # To -0 the first block adds without a trace.
-        totals = [k.var(none) for _ in range(spec.parts)]
+        # To -0 the first block adds without a trace.  In memory, because the lanes alone may take
+        # all registers (16 of 128 bits).
+        width = none.lanes * element.bytes
+        space = k.scratch(spec.parts * width)
+        totals = [space + i * width for i in range(spec.parts)]
+        for at in totals:
+            k.store(at, none)
         block = element.depth_block * sums.depth
         depth, a_col = job.int("k"), job.int("a_col")
         b, b_row = job.pointer("b"), job.int("b_row")
@@ -115,10 +120,11 @@ def dot(spec: GemmSpec) -> Function:
                     for side in zip((a, b), (a_col, b_row), swapped, spaces, strict=True):
                         _gather(k, spec, side, whole, p1 - whole)
                     sums.add(*spaces, p1 - whole)
-            for cell, value in zip(totals, sums.total(), strict=True):
-                cell.value = k.op("add", cell.value, value)
+            for at, value in zip(totals, sums.total(), strict=True):
+                k.store(at, k.op("add", k.load(at, element, none.lanes), value))
             sums.clear()
-        _finish(k, spec, job, [cell.value for cell in totals])
+        del sums  # their registers are free again
+        _finish(k, spec, job, [k.load(at, element, none.lanes) for at in totals])
 
     return Function(f"{spec.symbol}_dot", parameters("job* thread"), body)
 
