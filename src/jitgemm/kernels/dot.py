@@ -17,9 +17,14 @@ from jitgemm.kernels.tilecopy import copy_tile
 from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["dot"]
+__all__ = ["dot", "lane_count"]
 
 _BYTES = 256
+
+
+def lane_count(spec: GemmSpec) -> int:
+    """Virtual lanes: numbers whose products are added side by side."""
+    return _BYTES // spec.parts // spec.unit
 
 
 class _Lanes:
@@ -28,7 +33,7 @@ class _Lanes:
     def __init__(self, k: Kernel, spec: GemmSpec) -> None:
         self.k, self.spec = k, spec
         self.reals = _BYTES // spec.parts // spec.element.bytes
-        self.depth = self.reals // spec.parts
+        self.depth = lane_count(spec)
         """Elements of depth per round of the lanes."""
         zero = k.zero(spec.element, spec.lanes)
         count = self.reals // spec.lanes
