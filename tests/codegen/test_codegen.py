@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,24 +20,29 @@ from jitgemm.isa.types import ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available, host
 from jitgemm.kernels import registry
+from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.peak import peak_function
-from jitgemm.kernels.spec import Activation, BSource, Epilogue, GemmSpec
+from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
 from oracle import run_python
 
-FULL = Epilogue(beta=True, bias=True, activation=Activation.RELU)
+FULL = Epilogue(beta=True, bias=Bias.FULL, program=ACTIVATIONS["relu"])
 x86 = pytest.mark.skipif(host().arch != "x86_64", reason="reads x86 assembly")
 
 
-def _specs(*epilogues: Epilogue) -> list[Any]:
-    return [
-        pytest.param(
-            GemmSpec(element, isa, tile, b, e), id=GemmSpec(element, isa, tile, b, e).symbol
-        )
-        for element, isa, tile in registry.rows()
-        if not isa.interpreted and available(isa)
-        for b in BSource
-        for e in epilogues
-    ]
+def _specs(*epilogues: Epilogue, sources: Iterable[BSource] = BSource) -> list[Any]:
+    found = []
+    for element, isa, parts, tile in registry.rows():
+        if isa.interpreted or not available(isa):
+            continue
+        for b in sources:
+            fits = registry.columns_tile(tile, isa, parts) if b is BSource.COLUMNS else tile
+            for e in epilogues:
+                known = e if parts == 1 else replace(e, program=None)
+                found.append(GemmSpec(element, isa, fits, b, known, parts))
+    return [pytest.param(spec, id=spec.symbol) for spec in found]
+
+
+STRAIGHT = (BSource.PACKED, BSource.INPLACE)
 
 
 @cache
@@ -67,8 +73,8 @@ from jitgemm.kernels import registry
 from jitgemm.kernels.spec import *
 from jitgemm.runtime.engine import system_unit
 units = [system_unit()] + [
-    compiler.gemm_unit(GemmSpec(element, isa, tile, b, Epilogue(bias=True)))
-    for element, isa, tile in registry.rows() for b in BSource
+    compiler.gemm_unit(GemmSpec(element, isa, tile, b, Epilogue(bias=Bias.ROW), parts))
+    for element, isa, parts, tile in registry.rows() for b in (BSource.PACKED, BSource.INPLACE)
     if available(isa) and not isa.interpreted and element.bytes == 4
 ]
 for unit in units:
@@ -106,13 +112,17 @@ def test_the_multiply_add_is_the_sets_own(spec: GemmSpec) -> None:
 
 def test_different_specs_have_different_names_and_units() -> None:
     specs = [
-        p.values[0] for p in _specs(Epilogue(), FULL, Epilogue(bias=True), Epilogue(beta=True))
+        p.values[0]
+        for p in _specs(*(replace(FULL, bias=b) for b in Bias), Epilogue(), Epilogue(beta=True))
     ]
+    # Without a program complex products with `beta` alone come twice.
+    specs = list(dict.fromkeys(specs))
     assert len({s.symbol for s in specs}) == len(specs)
     assert len({compiler.gemm_unit(s).key for s in specs}) == len(specs)
     for spec in specs:
         assert re.fullmatch(
-            r"\w+_gemm_(packed|inplace)_beta0?(_bias)?(_relu)?_\d+x\d+__\w+", spec.symbol
+            r"(f|c)\d+_gemm_(packed|inplace|columns)_beta0?(_(row|full)?bias)?(_relu)?_\d+x\d+__\w+",
+            spec.symbol,
         )
     # What the name does not say, the unit's key does.
     spec = specs[0]
@@ -130,6 +140,8 @@ class Loop:
     """One innermost loop: the lines between its label and the jump back."""
 
     lines: tuple[str, ...]
+    frame: bool = False
+    """Whether %rbp points to the stack; else it is a register like any other."""
 
     def count(self, pattern: str) -> int:
         return sum(bool(re.search(pattern, line)) for line in self.lines)
@@ -144,11 +156,20 @@ class Loop:
 
     @property
     def stack(self) -> list[str]:
-        return [line.strip() for line in self.lines if re.search(r"\(%r[sb]p[,)]", line)]
+        pointer = r"\(%r[sb]p[,)]" if self.frame else r"\(%rsp[,)]"
+        return [line.strip() for line in self.lines if re.search(pointer, line)]
 
     @property
     def stack_stores(self) -> list[str]:
         return [line for line in self.stack if re.search(r"\(%r[sb]p[^)]*\)$", line)]
+
+    @property
+    def vectors_on_the_stack(self) -> list[str]:
+        return [line for line in self.stack if re.search(r"%[xyz]mm", line)]
+
+    @property
+    def shuffles(self) -> int:
+        return self.count(r"\tv?(unpck|shuf|perm|insert|extract|mov[lh][hl]ps|blend)")
 
 
 def _functions(assembly: str) -> dict[str, list[str]]:
@@ -167,13 +188,14 @@ def _functions(assembly: str) -> dict[str, list[str]]:
 
 def _loops(lines: list[str]) -> list[Loop]:
     loops, label, start = [], "", 0
+    frame = any(re.match(r"\tmovq\t%rsp, %rbp$", line) for line in lines)
     for i, line in enumerate(lines):
         here = re.match(r"(\.LBB\w+):", line)
         if here:
             label, start = here[1], i
         jump = re.match(r"\tj\w+\t(\.LBB\w+)$", line)
         if jump and jump[1] == label:
-            loops.append(Loop(tuple(lines[start + 1 : i + 1])))
+            loops.append(Loop(tuple(lines[start + 1 : i + 1]), frame))
     return [loop for loop in loops if loop.multiplications]
 
 
@@ -187,21 +209,24 @@ def _microkernels(spec: GemmSpec) -> dict[tuple[int, int], list[Loop]]:
 
 
 @x86
-@pytest.mark.parametrize("spec", _specs(Epilogue(), FULL))
+@pytest.mark.parametrize("spec", _specs(Epilogue(), FULL, sources=STRAIGHT))
 def test_hot_loops_multiply_once_per_element_and_leave_the_stack_alone(spec: GemmSpec) -> None:
     for (rows, columns), loops in _microkernels(spec).items():
         full = [loop for loop in loops if not loop.masked]
         assert len(full) == 1, f"{rows}x{columns}: {len(full)} loops without masks"
         (loop,) = full
-        assert loop.multiplications == rows * columns, f"{rows}x{columns}"
+        reals = rows * spec.parts
+        assert loop.multiplications == reals * columns, f"{rows}x{columns}"
         assert not loop.stack, f"{rows}x{columns} spills: {loop.stack}"
         assert not loop.count(r"\tcall|\tv?div|\tidiv|\tv?gather"), f"{rows}x{columns}"
-        # One load per vector of B, one broadcast per row of A; nothing is read twice.
-        assert loop.count(r"\(%r") <= rows + columns + rows * spec.isa.fused + 3
+        # One load per vector of B, one broadcast per real of A; nothing is read twice.
+        assert loop.count(r"\(%r") <= reals + columns + rows * spec.isa.fused + 3
+        # Complex numbers are put together after it; a shuffle stands in where broadcasts lack.
+        assert loop.shuffles <= (0 if spec.isa.fused else reals)
 
 
 @x86
-@pytest.mark.parametrize("spec", _specs(Epilogue(), FULL))
+@pytest.mark.parametrize("spec", _specs(Epilogue(), FULL, sources=STRAIGHT))
 def test_masked_loops_reload_masks_at_most(spec: GemmSpec) -> None:
     if not spec.isa.fused:
         pytest.skip("lane by lane there")
@@ -211,14 +236,46 @@ def test_masked_loops_reload_masks_at_most(spec: GemmSpec) -> None:
         wanted = spec.b is BSource.INPLACE and (panels == 1 or spec.partial_groups)
         assert len(masked) == wanted, f"{rows}x{columns}"
         for loop in masked:
-            assert loop.multiplications == rows * columns, f"{rows}x{columns}"
-            assert not loop.stack_stores, f"{rows}x{columns} spills: {loop.stack_stores}"
-            assert len(loop.stack) <= columns, f"{rows}x{columns}: {loop.stack}"
+            assert loop.multiplications == rows * spec.parts * columns, f"{rows}x{columns}"
+            # Where masks are vectors, a full complex tile of them leaves none for B's first column.
+            spilled = spec.parts == 2 and not spec.isa.mask_registers
+            assert len(loop.stack_stores) <= spilled, f"{rows}x{columns}: {loop.stack_stores}"
+            assert len(loop.stack) <= columns + 2 * spilled, f"{rows}x{columns}: {loop.stack}"
+
+
+@x86
+@pytest.mark.parametrize("spec", _specs(Epilogue(), FULL, sources=[BSource.COLUMNS]))
+def test_columns_are_turned_by_the_fewest_shuffles(spec: GemmSpec) -> None:
+    per = spec.lanes // spec.parts
+    stages = per.bit_length() - 1
+    for (rows, columns), loops in _microkernels(spec).items():
+        where, reals = f"{rows}x{columns}", rows * spec.parts
+        # A block of depth steps; and the last steps, from the stack, where there can be some.
+        block, *rest = loops
+        assert not any(loop.masked for loop in loops)
+        assert block.multiplications == reals * columns * per, where
+        assert [loop.multiplications for loop in rest] == [reals] * (len(rest)), where
+        assert bool(rest) == (per > 2), where
+        turning = columns * per * stages
+        if spec.isa.fused:
+            assert block.shuffles == turning, where
+        else:
+            # A broadcast is a load and a shuffle there.
+            assert turning <= block.shuffles <= turning + reals * columns * per, where
+        assert not block.count(r"\tcall|\tv?div|\tidiv|\tv?gather"), where
+        if (spec.element.name, spec.parts) == ("f32", 1) and 2 * per >= spec.isa.vector_registers:
+            # The block is half of the registers, which the stages of its transpose do not respect.
+            crowded = rows == spec.tile.mr or spec.isa.vector_registers == 16
+            assert len(block.vectors_on_the_stack) <= (2 * per * columns if crowded else 0), where
+        else:
+            assert not block.vectors_on_the_stack, f"{where} spills: {block.vectors_on_the_stack}"
+        # What remains are offsets of columns, and a stride or two.
+        assert len(block.stack) - len(block.vectors_on_the_stack) <= columns * per + 6, where
 
 
 @x86
 def test_fused_sets_use_fused_instructions_of_their_width() -> None:
-    for param in _specs(Epilogue()):
+    for param in _specs(Epilogue(), sources=STRAIGHT):
         spec = param.values[0]
         register = {512: "zmm", 256: "ymm", 128: "xmm"}[spec.isa.vector_bits]
         kind = "ps" if spec.element.bytes == 4 else "pd"
@@ -234,8 +291,8 @@ def test_fused_sets_use_fused_instructions_of_their_width() -> None:
 @x86
 @pytest.mark.parametrize(
     "element, isa",
-    [pytest.param(e, i, id=f"{e}-{i.name}") for e, i, _ in registry.rows()
-     if available(i) and not i.interpreted and i.fused],
+    [pytest.param(e, i, id=f"{e}-{i.name}") for e, i, parts, _ in registry.rows()
+     if parts == 1 and available(i) and not i.interpreted and i.fused],
 )  # fmt: skip
 def test_the_loop_that_measures_the_peak_is_arithmetic_only(element: ElementType, isa: Any) -> None:
     function = peak_function(element, isa)
@@ -254,9 +311,14 @@ def test_the_loop_finder_sees_spills_and_masks() -> None:
     ]  # fmt: skip
     first, second = _loops(lines)
     assert first.multiplications == second.multiplications == 1
+    assert first.vectors_on_the_stack == first.stack
     assert len(first.stack) == 2
     assert first.stack_stores == ["vmovups\t%ymm0, 32(%rsp)"]
     assert (first.masked, second.masked) == (False, True)
+    # %rbp is the stack only where it was made so.
+    lines[3] = lines[3].replace("%rsp", "%rbp")
+    assert len(_loops(lines)[0].stack) == 1
+    assert len(_loops(["\tmovq\t%rsp, %rbp", *lines])[0].stack) == 2
 
 
 # -- memory ---------------------------------------------------------------------------------------
@@ -265,6 +327,7 @@ def test_the_loop_finder_sees_spills_and_masks() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
 def test_no_memory_is_writable_and_executable() -> None:
     run_python("""
+        import llvmlite.binding
         import numpy as np
         import jitgemm
         from jitgemm.jit import compiler

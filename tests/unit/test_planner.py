@@ -1,14 +1,12 @@
-"""The planner without a compiler: caches, processors, orientation, routes, loop bounds, scratch."""
+"""The planner without a compiler: orientation, routes, loop bounds, scratch."""
 
 # ruff: noqa: FBT001  # parameters of a test are named by its decorator
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +15,12 @@ from hypothesis import strategies as st
 
 from jitgemm.isa.tables import AVX2, AVX512, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64, ElementType
-from jitgemm.kernels.spec import Activation, BSource, Epilogue
+from jitgemm.kernels.expression import ACTIVATIONS
+from jitgemm.kernels.registry import columns_tile, tile_for
+from jitgemm.kernels.skewed import Skew
+from jitgemm.kernels.spec import Bias, BSource, Epilogue
 from jitgemm.planner.explain import explain
-from jitgemm.planner.machine import (
-    Cache,
-    Machine,
-    caches_from_cpuid,
-    caches_from_sysfs,
-    detect,
-    usable_cpus,
-)
+from jitgemm.planner.machine import Cache, Machine
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.planner.route import Context, GemmPlan, PackA, make_plan, threads_for
 from jitgemm.tuning import KNOBS
@@ -47,7 +41,7 @@ def problem(
     """A dense problem; ``orders``: C or F for A, B, D, P for a prepacked B."""
 
     def operand(order: str, rows: int, cols: int) -> Operand:
-        e = element.bytes
+        e = element.bytes * fields.get("parts", 1)
         return Operand(cols * e, e) if order == "C" else Operand(e, rows * e)
 
     a, b, d = orders
@@ -55,170 +49,6 @@ def problem(
         element, m, n, k, operand(a, m, k), None if b == "P" else operand(b, k, n),
         operand(d, m, n), **fields,
     )  # fmt: skip
-
-
-# -- caches ---------------------------------------------------------------------------------------
-
-
-class FakeCpuid:
-    """Answers CPUID for a list of caches ``(type, level, ways, partitions, line, sets)``."""
-
-    def __init__(self, vendor: int, leaf: int, caches: list[tuple[int, ...]], most: int) -> None:
-        self.vendor, self.leaf, self.caches, self.most = vendor, leaf, caches, most
-
-    def __call__(self, leaf: int, subleaf: int) -> tuple[int, int, int, int]:
-        if leaf == self.leaf:
-            if subleaf >= len(self.caches):
-                return 0, 0, 0, 0
-            kind, level, ways, partitions, line, sets = self.caches[subleaf]
-            ebx = (ways - 1) << 22 | (partitions - 1) << 12 | (line - 1)
-            return kind | level << 5 | 0x1C000100, ebx, sets - 1, 0
-        if leaf in (0, 0x80000000):
-            most = self.most if (self.most ^ leaf) < 1 << 31 else leaf
-            return most, self.vendor, 0, 0
-        raise AssertionError(f"leaf {leaf:#x} was not to be asked for")
-
-
-GENUINE, AUTHENTIC = 0x756E6547, 0x68747541
-INTEL = [
-    (1, 1, 12, 1, 64, 64),
-    (2, 1, 8, 1, 64, 64),
-    (3, 2, 16, 1, 64, 2048),
-    (3, 3, 20, 2, 64, 98304),
-]
-AMD = [(1, 1, 8, 1, 64, 64), (2, 1, 8, 1, 64, 64), (3, 2, 8, 1, 64, 2048), (3, 3, 16, 1, 64, 32768)]
-
-
-def test_caches_of_intel() -> None:
-    found = caches_from_cpuid(FakeCpuid(GENUINE, 4, INTEL, 0x20))
-    l3 = Cache(20 * 2 * 64 * 98304, 64, 20)
-    assert found == Machine(Cache(48 << 10, 64, 12), Cache(2 << 20, 64, 16), l3, "cpuid")
-
-
-def test_caches_of_amd() -> None:
-    found = caches_from_cpuid(FakeCpuid(AUTHENTIC, 0x8000001D, AMD, 0x80000028))
-    assert found is not None
-    assert (found.l1, found.l2) == (Cache(32 << 10, 64, 8), Cache(1 << 20, 64, 8))
-    assert found.l3 == Cache(32 << 20, 64, 16)
-
-
-def test_caches_that_a_hypervisor_hides() -> None:
-    assert caches_from_cpuid(FakeCpuid(GENUINE, 4, [], 0x20)) is None
-    assert caches_from_cpuid(FakeCpuid(GENUINE, 4, INTEL, 3)) is None  # no such leaf
-    assert caches_from_cpuid(FakeCpuid(AUTHENTIC, 0x8000001D, AMD, 0x80000008)) is None
-    assert caches_from_cpuid(FakeCpuid(GENUINE, 4, INTEL[1:], 0x20)) is None  # no data cache
-    only_l1 = caches_from_cpuid(FakeCpuid(GENUINE, 4, INTEL[:1], 0x20))
-    assert only_l1 is not None
-    assert only_l1.l2.size > only_l1.l1.size
-    assert only_l1.l3.size == 4 * only_l1.l2.size
-
-
-def test_endless_lists_of_caches_end() -> None:
-    found = caches_from_cpuid(FakeCpuid(GENUINE, 4, INTEL * 100, 0x20))
-    assert found is not None
-    assert found.l1.size == 48 << 10
-
-
-def _sysfs(root: Path, *caches: tuple[str, int, str, int, int]) -> Path:
-    for i, (kind, level, size, line, ways) in enumerate(caches):
-        folder = root / f"index{i}"
-        folder.mkdir()
-        files = {"type": kind, "level": level, "size": size, "coherency_line_size": line,
-                 "ways_of_associativity": ways}  # fmt: skip
-        for name, value in files.items():
-            (folder / name).write_text(f"{value}\n")
-    return root
-
-
-def test_caches_from_sysfs(tmp_path: Path) -> None:
-    root = _sysfs(
-        tmp_path, ("Data", 1, "48K", 64, 12), ("Instruction", 1, "64K", 64, 8),
-        ("Unified", 2, "2048K", 64, 16), ("Unified", 3, "1G", 128, 0),
-    )  # fmt: skip
-    want = Machine(Cache(48 << 10, 64, 12), Cache(2 << 20, 64, 16), Cache(1 << 30, 128, 1), "sysfs")
-    assert caches_from_sysfs(root) == want
-
-
-def test_caches_from_a_broken_sysfs(tmp_path: Path) -> None:
-    assert caches_from_sysfs(tmp_path / "nowhere") is None
-    root = _sysfs(tmp_path, ("Data", 1, "32K", 64, 8), ("Unified", 2, "unknown", 64, 8))
-    assert caches_from_sysfs(root) is None
-    (root / "index1" / "size").unlink()
-    assert caches_from_sysfs(root) is None
-
-
-def test_detection_goes_from_cpuid_to_sysfs_to_assumptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jitgemm.planner import machine
-
-    good, hidden = FakeCpuid(GENUINE, 4, INTEL, 0x20), FakeCpuid(GENUINE, 4, [], 0x20)
-    assert detect(good).source == "cpuid"
-    monkeypatch.setattr(machine, "caches_from_sysfs", lambda: TINY)
-    assert detect(hidden) is TINY
-    assert detect() is TINY
-    monkeypatch.setattr(machine, "caches_from_sysfs", lambda: None)
-    assumed = detect(hidden)
-    assert assumed.source == "assumed"
-    assert 0 < assumed.l1.size < assumed.l2.size < assumed.l3.size
-
-
-# -- processors -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text, cpus",
-    [
-        ("max 100000", 8), ("100000 100000", 1), ("150000 100000", 2), ("50000 100000", 1),
-        ("1000 100000", 1), ("1600000 100000", 8), ("400001 100000", 5), ("", 8), ("junk", 8),
-        ("100000", 8), ("x y", 8),
-    ],
-)  # fmt: skip
-def test_quota_of_cgroups(
-    text: str, cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
-    (tmp_path / "cpu.max").write_text(text + "\n")
-    assert usable_cpus(tmp_path) == cpus
-
-
-@pytest.mark.parametrize(
-    "quota, period, cpus",
-    [("-1", "100000", 8), ("250000", "100000", 3), ("10", "100000", 1), ("x", "1", 8)],
-)  # fmt: skip
-def test_quota_of_old_cgroups(
-    quota: str, period: str, cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota)
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text(period)
-    assert usable_cpus(tmp_path) == cpus
-
-
-@pytest.mark.parametrize(
-    "outer, inner, cpus",
-    [("max 100000", "200000 100000", 2), ("300000 100000", "max 100000", 3),
-     ("100000 100000", "400000 100000", 1), ("max 100000", "max 100000", 8)],
-)  # fmt: skip
-def test_quota_of_nested_cgroups(
-    outer: str, inner: str, cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
-    own, listing = tmp_path / "system.slice" / "job.service", tmp_path / "listing"
-    own.mkdir(parents=True)
-    (own.parent / "cpu.max").write_text(outer)
-    (own / "cpu.max").write_text(inner)
-    listing.write_text("0::/system.slice/job.service\n")
-    assert usable_cpus(tmp_path, listing) == cpus
-
-
-def test_affinity_and_platforms_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
-    assert usable_cpus(tmp_path) == 2
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert usable_cpus(tmp_path) == 6
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert usable_cpus(tmp_path) == 1
 
 
 # -- problems -------------------------------------------------------------------------------------
@@ -234,18 +64,35 @@ def test_axes_of_length_1_have_no_stride_of_their_own() -> None:
     assert (p.a, p.b, p.d) == (Operand(24, 8), Operand(16, 8), Operand(64, 8))
 
 
+def test_axes_of_length_1_of_complex_matrices() -> None:
+    odd = Operand(12_345, -9)
+    p = Problem(F32, 1, 1, 1, odd, odd, odd, c=odd, parts=2).normalized()
+    assert {p.a, p.b, p.c, p.d} == {Operand(8, 8)}
+    assert p.operations == 8
+
+
 def test_a_problem_transposed_twice_is_itself() -> None:
-    p = problem(5, 7, 3, orders="CFC", c=Operand(28, 4), in_place=True,
-                epilogue=Epilogue(beta=True, activation=Activation.RELU))  # fmt: skip
+    relu = ACTIVATIONS["relu"]
+    p = problem(5, 7, 3, orders="CFC", c=Operand(28, 4), in_place=True, bias=Operand(0, 12),
+                epilogue=Epilogue(True, Bias.COLUMN, relu))  # fmt: skip
     turned = p.transposed()
     assert (turned.m, turned.n, turned.k) == (7, 5, 3)
+    assert turned.exchanged
     assert turned.d == Operand(4, 28)
     assert turned.c == Operand(4, 28)
+    assert turned.bias == Operand(12, 0)
+    assert turned.epilogue == Epilogue(True, Bias.ROW, relu)
     assert turned.operations == p.operations == 2 * 5 * 7 * 3
     assert turned.transposed() == p.normalized()
-    for tied in (replace(p, b=None), replace(p, epilogue=Epilogue(bias=True))):
-        with pytest.raises(ValueError, match="orientation"):
-            tied.transposed()
+    foreign = replace(p, a=replace(p.a, foreign=True), bias=Operand(0, 12, foreign=True))
+    turned = foreign.transposed()
+    assert turned.b is not None
+    assert turned.bias is not None
+    assert (turned.b.foreign, turned.a.foreign, turned.bias.foreign) == (True, False, True)
+    full = replace(p, epilogue=Epilogue(bias=Bias.FULL)).transposed()
+    assert full.epilogue.bias is Bias.FULL
+    with pytest.raises(ValueError, match="orientation"):
+        replace(p, b=None).transposed()
 
 
 # -- routes ---------------------------------------------------------------------------------------
@@ -263,31 +110,260 @@ def test_orientation() -> None:
     assert plan.swapped
     assert (plan.problem.m, plan.problem.n) == (60, 50)
     _because(plan, "D^T = B^T A^T")
-    plan = make_plan(problem(1, 60, 70, orders="CFC"), context())
+    biased = problem(50, 60, 70, orders="CCF", bias=Operand(0, 4),
+                     epilogue=Epilogue(bias=Bias.COLUMN))  # fmt: skip
+    plan = make_plan(biased, context())
     assert plan.swapped
-    _because(plan, "one row and a column-major B")
-    for tied in (problem(50, 60, 70, orders="CPF"),
-                 problem(50, 60, 70, orders="CCF", epilogue=Epilogue(bias=True))):  # fmt: skip
-        plan = make_plan(tied, context())
-        assert not plan.swapped
-        assert not plan.direct
-        _because(plan, "ties the orientation")
-        _because(plan, "no unit stride")
+    assert plan.spec.epilogue.bias is Bias.ROW
+    plan = make_plan(problem(50, 60, 70, orders="CPF"), context())
+    assert not plan.swapped
+    assert not plan.direct
+    _because(plan, "ties the orientation")
+    _because(plan, "no unit stride")
+
+
+def test_one_column_is_computed_as_one_row() -> None:
+    # Along the rows of A, whatever the layout of D, which has no stride of its own there.
+    for orders, source in (("CCC", BSource.COLUMNS), ("FCC", BSource.INPLACE)):
+        plan = make_plan(problem(50, 1, 70, orders=orders), context())
+        assert plan.swapped
+        assert (plan.problem.m, plan.problem.n) == (1, 50)
+        assert plan.spec.b is source
+        _because(plan, "D is one column")
+    assert not make_plan(problem(50, 1, 70, orders="CPC"), context()).swapped
+    assert not make_plan(problem(1, 1, 70), context()).swapped
 
 
 def test_source_of_b() -> None:
     for p, source, words in (
         (problem(1, 60, 70), BSource.INPLACE, "in place"),
+        (problem(1, 60, 70, orders="CFC"), BSource.COLUMNS, "turned in registers"),
         (problem(9, 60, 70, orders="CFC"), BSource.PACKED, "not contiguous"),
+        (problem(1, 60, 0, orders="CFC"), BSource.PACKED, "not contiguous"),
         (problem(9, 60, 70, orders="CPC"), BSource.PACKED, "prepacked"),
         (problem(3000, 4000, 3000), BSource.PACKED, "packed per call"),
     ):
         plan = make_plan(p, context())
         assert plan.spec.b is source
         _because(plan, words)
-        assert (plan.workspace_b > 0) == (
-            "P" not in str(p.b) and source is BSource.PACKED and p.b is not None
-        )
+        per_call = source is BSource.PACKED and p.b is not None
+        assert (plan.workspace_b > 0) == per_call
+
+
+@pytest.mark.parametrize("isa", [AVX512, AVX2, PORTABLE], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_rows_up_to_which_columns_are_turned_are_a_knob(isa: Isa, parts: int) -> None:
+    for limit in (0, 1, 4, 9):
+        for rows in {1, limit, limit + 1} - {0}:
+            p = problem(rows, 60, 70, orders="CFC", parts=parts)
+            plan = make_plan(p, context(isa=isa, rhs_turn_rows=limit))
+            turned = rows <= limit
+            assert (plan.spec.b is BSource.COLUMNS) == turned
+            if not turned:
+                continue
+            _because(plan, f"turned in registers up to {limit} rows")
+            # Blocks of B and sums share the register file; columns are a column stride apart.
+            assert plan.spec.tile == columns_tile(tile_for(F32, isa, parts), isa, parts)
+            assert plan.blocking.tile_rows <= plan.spec.tile.mr
+            assert plan.panel_stride == plan.spec.nr // parts * 70 * 4 * parts
+            assert (plan.workspace_b, plan.workspace_bytes) == (0, 0)
+            assert plan.spec.symbol in explain(plan, SERVER)
+            assert "_gemm_columns_" in plan.spec.symbol
+
+
+def test_a_foreign_b_is_packed() -> None:
+    for orders in ("CCC", "CFC"):
+        p = problem(2, 60, 70, orders=orders)
+        assert p.b is not None
+        plan = make_plan(replace(p, b=replace(p.b, foreign=True)), context())
+        assert plan.spec.b is BSource.PACKED
+        _because(plan, "puts its bytes in order")
+        assert "B: packed per call, which puts its bytes in order" in explain(plan, SERVER)
+
+
+def test_a_foreign_a_is_packed() -> None:
+    p = problem(2, 5, 3)
+    plan = make_plan(replace(p, a=replace(p.a, foreign=True)), context())
+    assert plan.pack_a is PackA.PANELS
+    _because(plan, "A: packed per chunk, which puts its bytes in order")
+    check_plan(plan)
+
+
+def test_foreign_results_go_through_a_buffer() -> None:
+    p = problem(20, 30, 40, c=Operand(120, 4), bias=Operand(120, 4),
+                epilogue=Epilogue(True, Bias.FULL))  # fmt: skip
+    assert make_plan(p, context()).direct
+    for field in ("c", "d", "bias"):
+        plan = make_plan(replace(p, **{field: Operand(120, 4, foreign=True)}), context())
+        assert not plan.direct
+        _because(plan, "bytes are in foreign order")
+    # A bias per column or row is put in order apart.
+    row = replace(p, bias=Operand(0, 4, foreign=True), epilogue=Epilogue(True, Bias.COLUMN))
+    assert make_plan(row, context()).direct
+    assert not make_plan(replace(p, bias=Operand(4, 80)), context()).direct
+
+
+# -- skew -----------------------------------------------------------------------------------------
+
+
+def _apart(columns: int, rows: int = 2, k: int = 1024, **fields: Any) -> Problem:
+    """Columns of B that many bytes apart."""
+    p = problem(rows, 256, k, orders="CFC", **fields)
+    return replace(p, b=Operand(p.unit, columns))
+
+
+def test_colliding_columns_are_walked_with_a_lag() -> None:
+    plan = make_plan(_apart(4096), context())
+    assert plan.pack_a is PackA.LAGGED
+    _because(plan, "skewed walk")
+    assert "columns of B collide in L1" in explain(plan, SERVER)
+    check_plan(plan)
+    # Lines of a panel's columns find room where the stride is odd, or a thinner panel has few.
+    for p, made in (
+        (_apart(4096 + 64), context()),
+        (_apart(4096, k=511), context()),
+        (_apart(4096), context(skew_depth=1025)),
+        (_apart(0), context()),
+        (replace(_apart(4096), n=16), context()),
+        (_apart(4096, rows=9), context()),
+        (_apart(4096), context(machine=replace(SERVER, l1=Cache(64 * 4096, 64, 64)))),
+    ):
+        assert make_plan(p, made).pack_a is not PackA.LAGGED
+    assert make_plan(_apart(4096, k=511), context(skew_depth=511)).pack_a is PackA.LAGGED
+    assert make_plan(_apart(-4096), context()).pack_a is PackA.LAGGED
+
+
+def test_a_foreign_a_is_not_copied_for_a_skewed_walk() -> None:
+    p = _apart(4096)
+    plan = make_plan(replace(p, a=replace(p.a, foreign=True)), context())
+    assert plan.pack_a is PackA.PANELS
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("isa", [AVX512, AVX2, PORTABLE], ids=lambda isa: isa.name)
+def test_a_lagging_copy_fits_into_its_scratch(isa: Isa, parts: int) -> None:
+    for k in (1, 31, 512, 1000):
+        p = _apart(1 << 20, k=k, parts=parts)
+        plan = make_plan(p, context(2, isa, skew_depth=1, parallel_flops=1))
+        if plan.pack_a is PackA.LAGGED:
+            check_plan(plan)
+            assert plan.blocking.slices == 1, "a walk takes the whole depth"
+
+
+# -- dot ------------------------------------------------------------------------------------------
+
+
+def test_one_row_and_one_column() -> None:
+    plan = make_plan(problem(1, 1, 100_000), context(8, parallel_flops=1))
+    assert plan.dot
+    assert (plan.threads, plan.split, plan.workspace_bytes) == (1, None, 0)
+    _because(plan, "a sum in lanes")
+    assert "sum       64 lanes of at most 512 per block" in explain(plan, SERVER)
+    assert "in halves; 4 block(s)" in explain(plan, SERVER)
+    assert not make_plan(problem(1, 1, 100_000, strict=True), context()).dot
+    for m, n, k in ((1, 1, 0), (1, 1, 1), (2, 1, 9), (1, 2, 9)):
+        assert not make_plan(problem(m, n, k), context()).dot
+
+
+def test_a_dot_product_is_one_whatever_its_operands() -> None:
+    """The rule is about shapes alone, or strides and packing would show in the bits."""
+    p = problem(1, 1, 70)
+    for other in (
+        replace(p, a=Operand(4, -12)), replace(p, b=Operand(1 << 20, 4)), replace(p, b=None),
+        replace(p, a=Operand(280, 4, foreign=True)), replace(p, b=Operand(4, 4, foreign=True)),
+        replace(p, d=Operand(4, 4, foreign=True)), replace(p, k=1 << 20),
+        replace(p, parts=2),
+    ):  # fmt: skip
+        plan = make_plan(other, context(4, parallel_flops=1, split_depth=1))
+        assert plan.dot
+        assert plan.spec.b is (BSource.PACKED if other.b is None else BSource.INPLACE)
+
+
+# -- split ----------------------------------------------------------------------------------------
+
+
+def _deep(m: int = 8, n: int = 10, k: int = 100_000, **fields: Any) -> Problem:
+    return problem(m, n, k, **fields)
+
+
+def test_a_small_result_with_a_deep_sum_is_split() -> None:
+    plan = make_plan(_deep(), context(4))
+    assert plan.split is not None
+    assert (plan.direct, plan.pack_a, plan.dot, plan.sweep) == (True, PackA.INPLACE, False, False)
+    _because(plan, "added in ascending order")
+    assert "depth: 8 x 10 sums of 196 blocks at a time" in explain(plan, SERVER)
+    for p, made in (
+        (_deep(), context(4, split_depth=100_001)),
+        (_deep(orders="CPC"), context(4)),
+        (_deep(m=1, n=1), context(4)),
+        (_deep(m=1000, n=1000), context(4)),
+        (replace(_deep(), a=Operand(400_000, 4, foreign=True)), context(4)),
+        (replace(_deep(), d=Operand(80, 8)), context(4)),
+        (replace(_deep(), d=Operand(40, 4, foreign=True)), context(4)),
+        (replace(_deep(), bias=Operand(0, 8), epilogue=Epilogue(bias=Bias.COLUMN)), context(4)),
+        (
+            replace(_deep(), bias=Operand(0, 4, foreign=True), epilogue=Epilogue(bias=Bias.COLUMN)),
+            context(4),
+        ),
+    ):
+        assert make_plan(p, made).split is None
+    # C may be D: sums rest elsewhere.
+    p = replace(_deep(), c=_deep().d, in_place=True, epilogue=Epilogue(beta=True))
+    assert make_plan(p, context(4)).split is not None
+    assert make_plan(replace(_deep(), strict=True), context(4)).split is not None
+
+
+def check_split(plan: GemmPlan) -> None:
+    """Every depth block is summed once, in a place of its own; every row is added by one ticket."""
+    p, bounds, b = plan.problem, plan.split, plan.blocking
+    assert bounds is not None
+    blocks = -(-p.k // plan.spec.element.depth_block)
+    assert 1 <= bounds.round_blocks <= blocks
+    rounds = -(-blocks // bounds.round_blocks)
+    summed: Counter[int] = Counter()
+    for index in range(rounds):
+        low, high = _span(index, bounds.round_blocks, blocks)
+        for r in range(bounds.ranges):
+            first = low + r * bounds.range_blocks
+            for q in range(first, min(first + bounds.range_blocks, high)):
+                summed[q] += 1
+                assert 0 <= q - low < bounds.round_blocks
+    assert summed == Counter(range(blocks))
+    _tiles_exactly([_span(i, b.rows_per_chunk, p.m) for i in range(b.row_chunks)], p.m)
+    assert bounds.sums_row >= p.n * p.unit
+    assert bounds.sums_stride >= p.m * bounds.sums_row
+    assert bounds.sums_stride % 64 == 0
+    # Block sums come after packed B, one region per thread of each.
+    assert plan.workspace_bytes - plan.workspace_b >= bounds.sums_bytes
+    assert bounds.sums_bytes == (bounds.round_blocks + 1) * bounds.sums_stride
+    assert plan.workspace_b >= plan.threads * bounds.workspace_b_stride
+    spec, panels = plan.spec, -(-p.n * p.parts // plan.spec.nr)
+    if spec.b is BSource.PACKED:
+        assert plan.panel_stride == spec.panel_row * spec.element.depth_block
+        assert bounds.workspace_b_stride >= panels * plan.panel_stride
+    else:
+        assert bounds.workspace_b_stride == 0
+    assert (b.group, b.tile_rows) in spec.tile.variants()
+    assert plan.a_tile == b.tile_rows * p.a.row
+
+
+@settings(deadline=None, max_examples=200, database=None)
+@given(
+    st.integers(1, 60), st.integers(1, 60), st.integers(1, 60_000), st.sampled_from([F32, F64]),
+    st.sampled_from([AVX512, AVX2, PORTABLE]), st.sampled_from([SERVER, TINY]),
+    st.sampled_from([1, 2, 3, 8]), st.sampled_from(["CCC", "CFC", "FCC", "CFF"]),
+    st.sampled_from([1, 2]),
+)  # fmt: skip
+def test_every_split_sums_every_block_once(
+    m: int, n: int, k: int, element: ElementType, isa: Isa, machine: Machine, threads: int,
+    orders: str, parts: int,
+) -> None:  # fmt: skip
+    p = problem(m, n, k, element=element, orders=orders, parts=parts)
+    plan = make_plan(p, context(threads, isa, machine, parallel_flops=1000, split_depth=1))
+    if plan.split is not None:
+        check_split(plan)
+    elif not plan.dot:
+        check_plan(plan)
 
 
 def test_the_threshold_of_packing_b_is_a_knob() -> None:
@@ -367,6 +443,9 @@ def test_explanations_name_everything(orders: str) -> None:
                  *plan.reasons):  # fmt: skip
         assert part in text
     assert ("operands exchanged" in text) == plan.swapped
+    assert "product   c128 " in explain(
+        make_plan(problem(3, 4, 5, element=F64, parts=2), context()), SERVER
+    )
     assert "memory:" in explain(make_plan(problem(1, 4000, 4000), context()), SERVER)
     assert "compute:" in explain(make_plan(problem(1000, 1000, 1000), context()), SERVER)
     assert "fit in L2" in explain(make_plan(problem(9, 9, 9), context()), SERVER)
@@ -396,7 +475,7 @@ def _tickets(plan: GemmPlan) -> Iterator[Ticket]:
     per_slice = b.pack_chunks + b.row_chunks * b.col_chunks
     for t in range(per_slice * b.slices * b.blocks):
         index, within = divmod(t, per_slice)
-        block = _span(index // b.slices, b.cols_per_block, p.n)
+        block = _span(index // b.slices, b.cols_per_block, p.n * p.parts)
         depth = _span(index % b.slices, b.depth_per_slice, p.k)
         if within < b.pack_chunks:
             j0 = block[0] + within * b.pack_cols
@@ -418,7 +497,7 @@ def _tiles_exactly(spans: list[tuple[int, int]], total: int) -> None:
 def check_plan(plan: GemmPlan) -> None:
     """Every element is computed once per slice of depth, from operands packed once."""
     p, b, spec = plan.problem, plan.blocking, plan.spec
-    nr, block = spec.nr, spec.element.depth_block
+    nr, block, reals = spec.nr, spec.element.depth_block, p.n * p.parts
     work, packing = [], []
     for t in _tickets(plan):
         (packing if t.packing else work).append(t)
@@ -429,9 +508,9 @@ def check_plan(plan: GemmPlan) -> None:
     )
     assert all(count == 1 for count in cells.values())
     area = sum((r1 - r0) * (c1 - c0) for (r0, r1), (c0, c1), _ in cells)
-    assert area == p.m * p.n * b.slices
+    assert area == p.m * reals * b.slices
     _tiles_exactly([t.rows for t in work], p.m)
-    _tiles_exactly([t.cols for t in work], p.n)
+    _tiles_exactly([t.cols for t in work], reals)
     if p.k:
         _tiles_exactly([t.depth for t in work], p.k)
     assert b.slices == 1 or plan.direct
@@ -455,7 +534,7 @@ def check_plan(plan: GemmPlan) -> None:
     if per_call:
         assert b.cols_per_block % nr == 0
         assert b.pack_cols % nr == 0
-        _tiles_exactly([t.cols for t in packing], p.n)
+        _tiles_exactly([t.cols for t in packing], reals)
         assert plan.panel_stride == spec.panel_row * b.depth_per_slice
         for t in packing:
             panels = -(-(t.cols[1] - t.block[0]) // nr)
@@ -464,13 +543,18 @@ def check_plan(plan: GemmPlan) -> None:
         assert plan.workspace_b == 0
 
     # Packed A: a chunk's rows, over a slice's depth, inside a thread's share.
-    size = spec.element.bytes
+    size = spec.unit
     if plan.pack_a is PackA.INPLACE:
         assert plan.workspace_a_stride == 0
         assert (plan.a_row, plan.a_col) == (p.a.row, p.a.col)
+    elif plan.pack_a is PackA.LAGGED:
+        assert spec.b is BSource.COLUMNS
+        assert (b.slices, b.row_chunks) == (1, 1)
+        assert plan.workspace_a_stride >= p.m * p.parts * Skew(spec).row_bytes(p.k)
     else:
         tiles = -(-min(b.rows_per_chunk, p.m) // b.tile_rows)
         rows = tiles * b.tile_rows if plan.pack_a is PackA.PANELS else min(b.rows_per_chunk, p.m)
+        assert plan.pack_a_width * spec.element.bytes == max(plan.a_row, plan.a_col)
         per_row = b.depth_per_slice * size if plan.pack_a is PackA.PANELS else plan.a_row
         assert rows * per_row <= plan.workspace_a_stride
         assert plan.a_tile == b.tile_rows * per_row
@@ -489,17 +573,18 @@ sizes = st.one_of(
     st.sampled_from([AVX512, AVX2, PORTABLE]), st.sampled_from([SERVER, TINY]),
     st.sampled_from([1, 2, 3, 8, 64]), st.sampled_from(["".join(x) for x in
      (a + b + d for a in "CF" for b in "CFP" for d in "CF")]), st.booleans(), st.booleans(),
-    st.sampled_from([1, 32, 10**6]), st.sampled_from([4, 2048]),
+    st.sampled_from([1, 32, 10**6]), st.sampled_from([4, 2048]), st.sampled_from([1, 2]),
 )  # fmt: skip
 def test_every_plan_does_everything_once(
     m: int, n: int, k: int, element: ElementType, isa: Isa, machine: Machine, threads: int,
-    orders: str, beta: bool, in_place: bool, pack_rows: int, pack_stride: int,
+    orders: str, beta: bool, in_place: bool, pack_rows: int, pack_stride: int, parts: int,
 ) -> None:  # fmt: skip
-    p = problem(m, n, k, element=element, orders=orders, epilogue=Epilogue(beta=beta))
+    epilogue = Epilogue(beta=beta)
+    p = problem(m, n, k, element=element, orders=orders, epilogue=epilogue, parts=parts)
     if beta:
         p = replace(p, c=p.d, in_place=in_place)
     made = context(threads, isa, machine, parallel_flops=1000, rhs_pack_rows=pack_rows,
-                   lhs_pack_stride=pack_stride, lhs_pack_reuse=1)  # fmt: skip
+                   lhs_pack_stride=pack_stride, lhs_pack_reuse=1, skew_depth=1)  # fmt: skip
     check_plan(make_plan(p, made))
 
 

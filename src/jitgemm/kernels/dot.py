@@ -17,9 +17,14 @@ from jitgemm.kernels.tilecopy import copy_tile
 from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["dot"]
+__all__ = ["dot", "lane_count"]
 
 _BYTES = 256
+
+
+def lane_count(spec: GemmSpec) -> int:
+    """Virtual lanes: numbers whose products are added side by side."""
+    return _BYTES // spec.parts // spec.unit
 
 
 class _Lanes:
@@ -28,7 +33,7 @@ class _Lanes:
     def __init__(self, k: Kernel, spec: GemmSpec) -> None:
         self.k, self.spec = k, spec
         self.reals = _BYTES // spec.parts // spec.element.bytes
-        self.depth = self.reals // spec.parts
+        self.depth = lane_count(spec)
         """Elements of depth per round of the lanes."""
         zero = k.zero(spec.element, spec.lanes)
         count = self.reals // spec.lanes
@@ -56,7 +61,10 @@ class _Lanes:
                 cells[v].value = k.op("madd", x, other, cells[v].value)
 
     def total(self) -> list[Vec]:
-        """Two lanes per kind of product: equal ones, or even and odd ones if complex."""
+        """Two lanes per kind of product: equal ones, or even and odd ones if complex.
+
+        One lane where vectors have no more.
+        """
         k, result = self.k, []
         for cells in self.sums:
             vectors = [c.value for c in cells]
@@ -69,7 +77,7 @@ class _Lanes:
                 half = x.lanes // 2
                 low, high = range(half), range(half, x.lanes)
                 x = k.op("add", k.shuffle(x, x, low), k.shuffle(x, x, high))
-            if self.spec.parts == 1:
+            if self.spec.parts == 1 and x.lanes == 2:
                 x = k.op("add", x, k.shuffle(x, x, [1, 0]))
             result.append(x)
         return result
@@ -82,9 +90,14 @@ def dot(spec: GemmSpec) -> Function:
     def body(k: Kernel, job_at: Ptr, thread: Int) -> None:  # noqa: ARG001  # nest's ABI
         job = JOB.view(k, job_at)
         sums = _Lanes(k, spec)
-        none = k.literal(-0.0, element, 2)
-        # To -0 the first block adds without a trace.
-        totals = [k.var(none) for _ in range(spec.parts)]
+        none = k.literal(-0.0, element, min(spec.lanes, 2))
+        # To -0 the first block adds without a trace.  In memory, because the lanes alone may take
+        # all registers (16 of 128 bits).
+        width = none.lanes * element.bytes
+        space = k.scratch(spec.parts * width)
+        totals = [space + i * width for i in range(spec.parts)]
+        for at in totals:
+            k.store(at, none)
         block = element.depth_block * sums.depth
         depth, a_col = job.int("k"), job.int("a_col")
         b, b_row = job.pointer("b"), job.int("b_row")
@@ -112,10 +125,11 @@ def dot(spec: GemmSpec) -> Function:
                     for side in zip((a, b), (a_col, b_row), swapped, spaces, strict=True):
                         _gather(k, spec, side, whole, p1 - whole)
                     sums.add(*spaces, p1 - whole)
-            for cell, value in zip(totals, sums.total(), strict=True):
-                cell.value = k.op("add", cell.value, value)
+            for at, value in zip(totals, sums.total(), strict=True):
+                k.store(at, k.op("add", k.load(at, element, none.lanes), value))
             sums.clear()
-        _finish(k, spec, job, [cell.value for cell in totals])
+        del sums  # their registers are free again
+        _finish(k, spec, job, [k.load(at, element, none.lanes) for at in totals])
 
     return Function(f"{spec.symbol}_dot", parameters("job* thread"), body)
 
@@ -159,6 +173,8 @@ def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
         bring("bias")
 
     def wide(x: Vec, y: Vec, order: list[int]) -> Var[Vec]:
+        if spec.lanes == 1:
+            return k.var(x)
         return k.var(k.shuffle(x, y, order * (spec.lanes // len(order))))
 
     if spec.parts == 1:

@@ -168,7 +168,8 @@ def _add_bias(
     at = tile.pointer("bias")
     if kind is Bias.COLUMN:
         row = {j: k.load(at + j * lanes * element.bytes, element, lanes, masks[j]) for j in masks}
-    stride = tile.int("bias_row")
+    # A bias per column has no such stride, and nobody sets one.
+    stride = None if kind is Bias.COLUMN else tile.int("bias_row")
     for i in sorted({i for i, _ in sums}):
         if kind is Bias.ROW:
             one = _pair(k, spec, at) if spec.parts == 2 else k.splat(k.load(at, element), lanes)
@@ -181,7 +182,7 @@ def _add_bias(
                 bias = k.load(at + j * lanes * element.bytes, element, lanes, mask)
             cell = sums[i, j]
             cell.value = k.op("add", cell.value, bias)
-        if kind is not Bias.COLUMN and (i + 1, min(masks)) in sums:
+        if stride is not None and (i + 1, min(masks)) in sums:
             at = at + stride
 
 

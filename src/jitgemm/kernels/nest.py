@@ -208,13 +208,23 @@ def chunk(spec: GemmSpec) -> Function:
             at.value = buffer
         return at.value
 
+    def bias_of_rows(k: Kernel, job: View, tile: View, rows: Int, buffer: Ptr) -> None:
+        """Numbers of the tile's rows in this machine's byte order: each is broadcast as it is."""
+        swap, none = job.int("swap_bias").differs(0), k.const(0)
+        for _ in k.when(swap):
+            source = tile.pointer("bias"), job.int("bias_row"), none
+            target = buffer, k.const(spec.unit), none
+            copy_tile(k, spec.element, source, target, (rows, k.const(1)), spec.parts, swap)
+            tile.set("bias", buffer)
+            tile.set("bias_row", spec.unit)
+
     def body(
         k: Kernel, job_at: Ptr, a: Ptr, b: Ptr, i0: Int, i1: Int, j0: Int, j1: Int, p0: Int, p1: Int
     ) -> None:
         job = JOB.view(k, job_at)
         tile_at = k.scratch(TILE.size)
         tile = TILE.view(k, tile_at)
-        buffer = k.scratch(widest)
+        buffer = k.scratch(max(widest, spec.tile.mr * spec.unit))
         tile_rows, group = job.int("tile_rows"), job.int("group")
         d_row, d_col = job.int("d_row"), job.int("d_col")
         a_tile = job.int("a_tile")
@@ -263,6 +273,8 @@ def chunk(spec: GemmSpec) -> Function:
                             tile.set("row", i)
                             tile.set("col", j)
                         rows = k.min(tile_rows, i1 - i)
+                        if bias_kind is Bias.ROW:
+                            bias_of_rows(k, job, tile, rows, buffer)
                         index = (i - i0) // tile_rows
                         half = index % 2 * ((end - p) * spec.panel_row // 2)
                         tile.set("ahead", at_b + ahead + half)

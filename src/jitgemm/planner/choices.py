@@ -138,9 +138,16 @@ def sweeps(problem: Problem, context: Context) -> bool:
     size = problem.k * problem.n * problem.unit
     long_rows = problem.n * problem.unit >= context.knob("sweep_row_bytes")
     enough = problem.m <= SWEEP_ROWS and long_rows and size > context.machine.l2.size
-    bias = problem.bias
-    plain = bias is None or (not bias.foreign and bias.col in (0, problem.unit))
-    return 0 < problem.k and enough and plain
+    return 0 < problem.k and enough and _reads_bias_in_place(problem)
+
+
+def _reads_bias_in_place(problem: Problem) -> bool:
+    """Whether the bias is read along with the columns of D, without a copy side by side.
+
+    A number for all elements may come as one per column, all of them the same one in memory.
+    """
+    bias, per_row = problem.bias, problem.epilogue.bias is Bias.ROW
+    return bias is None or (not bias.foreign and (per_row or bias.col == problem.unit))
 
 
 def goes_apart(problem: Problem, context: Context) -> bool:
@@ -164,8 +171,7 @@ def splits(problem: Problem, context: Context) -> bool:
         return False
     # Block sums are written and read once: a quarter of what a block reads of A and B is enough.
     few = 2 * m * n <= block * (m + n) // 4
-    bias = problem.bias
-    return few and (bias is None or (not bias.foreign and bias.col in (0, problem.unit)))
+    return few and _reads_bias_in_place(problem)
 
 
 class PackA(Enum):

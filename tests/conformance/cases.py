@@ -1,0 +1,402 @@
+"""What conformance tests share: specs from the registry, operands, and the written contract.
+
+The generator is the registry: a new row (element type, instruction set, tile) is tested by being
+there.  Each case runs three ways on the same operands:
+
+* machine code, compiled from the kernel source;
+* the interpreter on the same source, which also refuses any access a kernel has no business with
+  (operands are registered with exactly the elements they have);
+* :func:`expected`, the rounding contract in a few lines of NumPy, which knows nothing of tiles.
+
+Rows for instruction sets this machine lacks, and the interpreter's own, run without machine code.
+
+Plain products keep the depth block they are released with.  Those with an epilogue have a short
+one, so that sums of several blocks are a matter of a few dozen steps for the interpreter too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitgemm.jit import compiler
+from jitgemm.jit.target import available
+from jitgemm.kernels import registry
+from jitgemm.kernels.expression import ACTIVATIONS, Program, emit
+from jitgemm.kernels.micro import microkernel
+from jitgemm.kernels.skewed import Skew
+from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
+from jitgemm.kernels.unit import gemm_functions
+from jitgemm.lang.core import Function, Vec
+from jitgemm.lang.interp import InterpKernel, Memory, dtype_of, run
+from jitgemm.lang.record import Record
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+PLAIN = Epilogue()
+CLIPPED = Epilogue(True, Bias.COLUMN, ACTIVATIONS["clip"])
+# v - row * constant + col: written out for every vector of a tile.
+PLACED = Epilogue(
+    False, Bias.ROW,
+    Program((("v", ()), ("row", ()), ("const", (0,)), ("mul", (1, 2)), ("sub", (0, 3)),
+             ("col", ()), ("add", (4, 5)))),
+)  # fmt: skip
+# A function with a polynomial: a map of the stored tile.
+MAPPED = Epilogue(
+    True, Bias.FULL,
+    Program((("v", ()), ("silu", (0,)), ("col", ()), ("const", (1,)), ("mul", (2, 3)),
+             ("add", (1, 4)), ("row", ()), ("sub", (5, 6)))),
+)  # fmt: skip
+REAL = (CLIPPED, PLACED, MAPPED)
+COMPLEX = tuple(replace(e, program=None) for e in REAL)
+
+# None is a float of either width, so multiplying by them rounds.
+ALPHA, BETA, CONSTANTS = 1.1, -0.7, (-0.9, 2.3)
+TURNED_ALPHA, TURNED_BETA = 1.1 - 0.3j, -0.7 + 0.6j
+
+
+def short_block(spec: GemmSpec) -> GemmSpec:
+    """The same spec with as short a depth block as its routes allow."""
+    block = 32
+    if spec.b is BSource.COLUMNS:
+        # A skewed walk lets one column at a time reach the end of a block.
+        skew = Skew(spec)
+        block = skew.columns * skew.depth_per_step
+    return replace(spec, element=replace(spec.element, depth_block=block))
+
+
+def specs(sources: Iterable[BSource] = BSource, *, every: bool = False) -> list[Any]:
+    """Test parameters: every row plain and with an epilogue (``every``: with each of them)."""
+    found = []
+    for number, (element, isa, parts, tile) in enumerate(registry.rows()):
+        for source in sources:
+            fits = registry.columns_tile(tile, isa, parts) if source is BSource.COLUMNS else tile
+            plain = GemmSpec(element, isa, fits, source, PLAIN, parts)
+            kinds = REAL if parts == 1 else COMPLEX
+            turn = (number + list(BSource).index(source)) % len(kinds)
+            some = kinds if every else kinds[turn : turn + 1]
+            rich = [short_block(replace(plain, epilogue=e)) for e in some]
+            found += [pytest.param(s, id=s.symbol) for s in (plain, *rich)]
+    return found
+
+
+def rich(params: list[Any]) -> list[Any]:
+    """Those with an epilogue, whose depth block is short."""
+    return [p for p in params if p.values[0].epilogue != PLAIN]
+
+
+def compiles(spec: GemmSpec) -> bool:
+    """Whether this machine runs the spec's machine code."""
+    return not spec.isa.interpreted and available(spec.isa)
+
+
+def backends(spec: GemmSpec) -> tuple[bool, ...]:
+    """Compiled or not; the interpreter first, because it explains what would crash."""
+    return (False, True) if compiles(spec) else (False,)
+
+
+@cache
+def unit(spec: GemmSpec) -> compiler.Unit:
+    """The spec's own unit, with its microkernels exported too."""
+
+    def functions() -> list[Function]:
+        micros = [microkernel(spec, panels, rows) for panels, rows in spec.tile.variants()]
+        return [*gemm_functions(spec), *micros]
+
+    return compiler.Unit(f"conformance_{spec.symbol}", spec.isa, functions)
+
+
+def native(spec: GemmSpec, function: Function, alone: compiler.Unit | None = None) -> Any:
+    """The compiled form of a function of the spec's unit, or of ``alone``."""
+    kinds = [ctypes.c_void_p if k == "ptr" else ctypes.c_int64 for _, k in function.params]
+    prototype = ctypes.CFUNCTYPE(None, *kinds)
+    return prototype(compiler.get(alone or unit(spec)).addresses[function.name])
+
+
+def bits(x: Array) -> Array:
+    """The bytes of an array of any strides."""
+    return np.frombuffer(x.tobytes(), np.uint8)
+
+
+def real_of(spec: GemmSpec) -> np.dtype[Any]:
+    """The type of a part of a number."""
+    return dtype_of(spec.element)
+
+
+def number_of(spec: GemmSpec) -> np.dtype[Any]:
+    """The type of a number: complex if it has two parts."""
+    return np.dtype(f"c{2 * spec.element.bytes}") if spec.parts == 2 else real_of(spec)
+
+
+class Operands:
+    """Random operands, the same for everyone who asks with the same seed."""
+
+    def __init__(self, spec: GemmSpec, seed: int) -> None:
+        self.real, self.number = real_of(spec), number_of(spec)
+        self.rng = np.random.default_rng(seed)
+        self.memory = Memory()
+        self.written: dict[str, Array] = {}
+
+    def values(self, *shape: int) -> Array:
+        """Numbers of different magnitude whose products and sums all round; some are zeros."""
+        parts = self.number.itemsize // self.real.itemsize
+        shape = (*shape[:-1], shape[-1] * parts)
+        mantissa = self.rng.uniform(-1, 1, shape)
+        mantissa[self.rng.random(shape) < 0.05] = -0.0
+        x = (mantissa * 2.0 ** self.rng.integers(-3, 4, shape)).astype(self.real)
+        return x.view(self.number)
+
+    def matrix(self, rows: int, cols: int, layout: str = "rows", *, swap: bool = False) -> Array:
+        """A random matrix: ``rows`` or ``cols`` contiguous, with a pitch, or neither.
+
+        ``swap``: in the byte order this machine does not have.
+        """
+        if layout == "cols":
+            return self.matrix(cols, rows, "rows", swap=swap).T
+        if layout == "rows":
+            x, part = self.values(rows + 2, cols + 3), np.s_[1 : 1 + rows, 2 : 2 + cols]
+        elif layout == "reversed":
+            x, part = self.values(rows, cols + 1), np.s_[::-1, :cols]
+        else:
+            x, part = self.values(rows, 2 * cols + 1), np.s_[:, 1::2]
+        return (x.astype(x.dtype.newbyteorder("S")) if swap else x)[part]
+
+    def add(self, name: str, array: Array, *, initialised: bool = True, out: bool = False) -> int:
+        """Register an operand; ``out``: it will be written and compared."""
+        if out:
+            owner = array
+            while isinstance(owner.base, np.ndarray):
+                owner = owner.base
+            self.written[name] = owner
+        return self.memory.add(name, array, writable=out, initialised=initialised)
+
+    def record(
+        self, record: Record, values: dict[str, Any], *, out: bool = False, whole: bool = False
+    ) -> int:
+        """Register a record; only the given fields, or the whole with -1 in the other ones."""
+        slots = np.full(record.slots, -1, np.int64)
+        spans = {}
+        for name, value in values.items():
+            first, numbers = record.slot(name), np.atleast_1d(value)
+            size = 1
+            if isinstance(value, int | np.integer):
+                slots[first] = value
+            else:
+                size = -(-numbers.size * self.real.itemsize // 8)
+                slots[first : first + size].view(self.real)[: numbers.size] = numbers
+            spans[name] = slots[first : first + size]
+        if whole:
+            self.add(record.name, slots)
+        # Each given field a region of its own: a kernel that reads any other one is found.
+        for name in () if whole else values:
+            self.add(f"{record.name}.{name}", spans[name], out=out)
+        if out:
+            self.written[record.name] = slots
+        return int(slots.__array_interface__["data"][0])
+
+
+class Factors:
+    """Scalars of a product, as the contract names them and as a job holds them."""
+
+    def __init__(
+        self, spec: GemmSpec, alpha: complex = ALPHA, beta: complex = BETA, conj: str = ""
+    ) -> None:
+        self.spec, self.alpha, self.beta = spec, alpha, beta
+        self.conj_a, self.conj_b = "a" in conj, "b" in conj
+        self.constants = np.array(CONSTANTS, real_of(spec))
+
+    def fields(self, x: Operands) -> dict[str, Any]:
+        """Fields of the job; those that a kernel of this spec may not read are left out."""
+        spec, job = self.spec, {}
+        program = spec.epilogue.program
+        if program is not None and program.constants:
+            job["constants"] = x.add("constants", self.constants[: program.constants])
+        names = ["alpha", *(["beta"] if spec.epilogue.beta else [])]
+        for name in names:
+            value = getattr(self, name)
+            if spec.parts == 1:
+                job[name] = float(value.real)
+                continue
+            value = complex(value)
+            job[name] = (value.real, value.real)
+            job[f"complex_{name}"] = int(value.imag != 0)
+            if value.imag:
+                job[f"{name}_turn"] = (-value.imag, value.imag)
+        return job | self.signs()
+
+    def signs(self) -> dict[str, Any]:
+        """Signs of the four products of parts."""
+        if self.spec.parts == 1:
+            return {}
+        a, b = (-1.0 if x else 1.0 for x in (self.conj_a, self.conj_b))
+        return {"keep": (1.0, b), "turn": (-a * b, a)}
+
+
+# -- the contract ---------------------------------------------------------------------------------
+
+
+def meanings(spec: GemmSpec) -> dict[str, Callable[..., Any]]:
+    """What the operations of the spec's instruction set mean, lane by lane."""
+    return {name: op.meaning for name, op in spec.isa.ops.items()}
+
+
+def reals(x: Array) -> Array:
+    """Complex numbers as pairs of reals, side by side; reals as they are."""
+    x = np.ascontiguousarray(x, x.dtype.newbyteorder("="))
+    return x.view(np.dtype(f"f{x.itemsize // 2}")) if x.dtype.kind == "c" else x
+
+
+def turned(x: Array) -> Array:
+    """Real and imaginary parts exchanged."""
+    return x.reshape(*x.shape[:-1], -1, 2)[..., ::-1].reshape(x.shape)
+
+
+def combine(spec: GemmSpec, f: Factors, chains: tuple[Array, Array]) -> Array:
+    """``(rr, ri)`` and ``(ir, ii)`` as complex numbers: ``(rr - ii, ri + ir)`` with signs."""
+    ops = meanings(spec)
+    straight, crossed = chains
+    a, b = (-1 if x else 1 for x in (f.conj_a, f.conj_b))
+    result = np.empty_like(straight)
+    one = straight.dtype.type
+    result[..., ::2] = ops["add"](straight[..., ::2], one(-a * b) * crossed[..., 1::2])
+    result[..., 1::2] = ops["add"](one(b) * straight[..., 1::2], one(a) * crossed[..., ::2])
+    return result
+
+
+def block_sums(spec: GemmSpec, f: Factors, a: Array, b: Array) -> list[Array]:
+    """The sums of each depth block, in reals: ascending chains from zero."""
+    ops, block, result = meanings(spec), spec.element.depth_block, []
+    sides, columns = [reals(a)], reals(b)
+    if spec.parts == 2:
+        sides = [sides[0][:, part::2] for part in range(2)]
+    with np.errstate(all="ignore"):
+        for start in range(0, max(a.shape[1], 1), block):
+            chains = []
+            for side in sides:
+                chain = np.zeros((a.shape[0], columns.shape[1]), real_of(spec))
+                for p in range(start, min(start + block, a.shape[1])):
+                    chain = ops["madd"](side[:, p : p + 1], columns[p : p + 1], chain)
+                chains.append(chain)
+            result.append(combine(spec, f, (chains[0], chains[1])) if len(chains) > 1 else chain)
+    return result
+
+
+def concluded(
+    spec: GemmSpec, f: Factors, total: Array, *, c: Array | None, bias: Array | None,
+    at: tuple[int, int] = (0, 0),
+) -> Array:  # fmt: skip
+    """A finished sum, in reals, through the epilogue; ``at``: indices of its first element."""
+    ops, real = meanings(spec), real_of(spec)
+
+    def turn(factor: complex, x: Array, value: Array) -> Array:
+        pattern = np.tile(np.array([-factor.imag, factor.imag], real), x.shape[1] // 2)
+        return np.asarray(ops["madd"](np.broadcast_to(pattern, x.shape), turned(x), value))
+
+    with np.errstate(all="ignore"):
+        value = ops["mul"](np.full_like(total, f.alpha.real), total)
+        if f.alpha.imag:
+            value = turn(complex(f.alpha), total, value)
+        if spec.epilogue.beta:
+            assert c is not None
+            source = reals(c)
+            value = ops["madd"](np.full_like(total, f.beta.real), source, value)
+            if f.beta.imag:
+                value = turn(complex(f.beta), source, value)
+        if spec.epilogue.bias is not Bias.NONE:
+            assert bias is not None
+            wide = np.broadcast_to(bias, (total.shape[0], total.shape[1] // spec.parts))
+            value = ops["add"](value, reals(wide))
+    return mapped(spec, f, np.asarray(value), at)
+
+
+def mapped(spec: GemmSpec, f: Factors, value: Array, at: tuple[int, int]) -> Array:
+    """The epilogue's program on every element, by the meanings of the operations."""
+    program, k = spec.epilogue.program, InterpKernel(spec.isa, Memory())
+    if program is None:
+        return value
+    row, col = np.indices(value.shape)
+
+    def vector(x: Any) -> Vec:
+        flat = np.broadcast_to(x, value.shape).astype(value.dtype).ravel()
+        return Vec(k, flat, spec.element, value.size)
+
+    def inputs(what: str, index: int) -> Vec:
+        known = {"v": value, "row": row + at[0], "col": col + at[1]}
+        return vector(known[what] if what in known else f.constants[index])
+
+    return np.asarray(emit(program, k, inputs).handle).reshape(value.shape)
+
+
+def summed(spec: GemmSpec, blocks: list[Array]) -> Array:
+    """Block sums added in ascending order."""
+    total = blocks[0]
+    for block in blocks[1:]:
+        total = meanings(spec)["add"](total, block)
+    return total
+
+
+def expected(
+    spec: GemmSpec, f: Factors, a: Array, b: Array, *, c: Array | None, bias: Array | None
+) -> Array:
+    """The whole product by the rounding contract, as numbers."""
+    total = summed(spec, block_sums(spec, f, a, b))
+    return concluded(spec, f, total, c=c, bias=bias).view(number_of(spec))
+
+
+def pack(spec: GemmSpec, b: Array) -> Array:
+    """Micropanels of ``b``: ``[panel, depth, columns]``; the last repeats its first column."""
+    b = np.asarray(b, b.dtype.newbyteorder("="))
+    (depth, n), width = b.shape, spec.nr // spec.parts
+    panels = np.empty((-(-n // width), depth, width), b.dtype)
+    panels[...] = b[:, ::width].T[:, :, np.newaxis]
+    for j in range(n):
+        panels[j // width, :, j % width] = b[:, j]
+    return panels
+
+
+def bias_of(x: Operands, spec: GemmSpec, shape: tuple[int, int], layout: str, *,
+            swap: bool = False) -> Array | None:  # fmt: skip
+    """A bias of the spec's kind: one row, one column, or a matrix, of any layout."""
+    rows, cols = shape
+    kinds = {Bias.COLUMN: (1, cols), Bias.ROW: (rows, 1), Bias.FULL: shape}
+    if spec.epilogue.bias is Bias.NONE:
+        return None
+    return x.matrix(*kinds[spec.epilogue.bias], layout, swap=swap)
+
+
+# -- running --------------------------------------------------------------------------------------
+
+
+def execute(
+    spec: GemmSpec, function: Function, x: Operands, arguments: list[int], *, compiled: bool,
+    alone: compiler.Unit | None = None,
+) -> None:  # fmt: skip
+    """Call a function of the spec's unit on one backend."""
+    if compiled:
+        native(spec, function, alone)(*arguments)
+    else:
+        run(function, x.memory, spec.isa, *arguments)
+
+
+def same_bytes(sides: list[Operands], what: str) -> None:
+    """All memory that may be written holds the same bytes, also around the elements."""
+    first, *others = sides
+    for other in others:
+        assert first.written.keys() == other.written.keys()
+        for name, array in first.written.items():
+            np.testing.assert_array_equal(
+                bits(array), bits(other.written[name]), err_msg=f"{name} differs: {what}"
+            )
+
+
+def same_bits(got: Array, want: Array, what: str) -> None:
+    """The same numbers bit for bit, whatever the byte order of ``got``."""
+    got = np.asarray(got, got.dtype.newbyteorder("="))
+    assert got.dtype == want.dtype, what
+    np.testing.assert_array_equal(bits(got), bits(want), err_msg=what)

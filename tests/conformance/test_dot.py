@@ -1,0 +1,156 @@
+"""One row times one column: an order of its own, the same on every instruction set that fuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from cases import (
+    TURNED_ALPHA,
+    TURNED_BETA,
+    Array,
+    Factors,
+    backends,
+    combine,
+    concluded,
+    execute,
+    meanings,
+    number_of,
+    real_of,
+    reals,
+    rich,
+    specs,
+)
+from products import Case
+
+from jitgemm.kernels import registry
+from jitgemm.kernels.dot import dot
+from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
+
+SPECS = specs([BSource.PACKED, BSource.INPLACE])
+RICH = rich(SPECS)
+LANE_BYTES = 256
+
+
+def _lanes(spec: GemmSpec) -> int:
+    """Elements of depth per round of the lanes."""
+    return LANE_BYTES // spec.parts // spec.unit
+
+
+def _total(spec: GemmSpec, products: Iterator[tuple[Array, Array]], lanes: int) -> Array:
+    """A block: a chain per lane, then halves of the lanes."""
+    ops = meanings(spec)
+    chain = np.zeros(lanes, real_of(spec))
+    for x, y in products:
+        chain = ops["madd"](x, y, chain)
+    while chain.size > 1:
+        half = chain.size // 2
+        chain = ops["add"](chain[:half], chain[half:])
+    return np.asarray(chain)
+
+
+def lane_sum(spec: GemmSpec, x: Array, y: Array) -> Array:
+    """The sum of products of two vectors of reals in the documented order."""
+    lanes, depth = _lanes(spec), spec.element.depth_block * _lanes(spec)
+    total = None
+    for start in range(0, x.size, depth):
+        stop = min(start + depth, x.size)
+        padded = -(-(stop - start) // lanes) * lanes
+        # Elements beyond the last count as products of zeros.
+        sides = [np.pad(v[start:stop], (0, padded - (stop - start))) for v in (x, y)]
+        rounds = zip(*(s.reshape(-1, lanes) for s in sides), strict=True)
+        block = _total(spec, rounds, lanes)
+        total = block if total is None else meanings(spec)["add"](total, block)
+    assert total is not None
+    return total
+
+
+def dot_sum(spec: GemmSpec, f: Factors, a: Array, b: Array) -> Array:
+    """The sum of a row times a column, in reals."""
+    x, y = reals(a.ravel()), reals(b.ravel())
+    if spec.parts == 1:
+        return lane_sum(spec, x, y).reshape(1, 1)
+    rr, ri, ir, ii = (lane_sum(spec, x[p::2], y[q::2]) for p in range(2) for q in range(2))
+    straight, crossed = (np.concatenate(pair)[np.newaxis] for pair in ((rr, ri), (ir, ii)))
+    return combine(spec, f, (straight, crossed))
+
+
+@dataclass(frozen=True)
+class DotCase(Case):
+    """A product of one element, with the oracle of its own order."""
+
+    def wanted(self, a: Array, b: Array, c: Array, bias: Array | None) -> Array:
+        """What must be in D."""
+        spec, f = self.spec, self.factors
+        with np.errstate(all="ignore"):
+            total = dot_sum(spec, f, a, b)
+        return concluded(spec, f, total, c=c, bias=bias).view(number_of(spec))
+
+
+def _dot(spec: GemmSpec, depth: int) -> DotCase:
+    # A packed column is one that was packed beforehand.
+    return DotCase(spec, 1, 1, depth, 1, prepacked=spec.b is BSource.PACKED)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_depths(spec: GemmSpec) -> None:
+    """Around a round of the lanes: tails of every kind.  The planner asks for no sum of nothing."""
+    lanes = _lanes(spec)
+    for depth in (1, 2, lanes - 1, lanes, lanes + 1, 3 * lanes + lanes // 2 + 1):
+        _dot(spec, depth).check(dot(spec))
+
+
+@pytest.mark.parametrize("spec", RICH)
+def test_layouts(spec: GemmSpec) -> None:
+    """Strides and foreign byte order of every operand; packed columns."""
+    case = _dot(spec, 2 * _lanes(spec) + 3)
+    for layout_a, layout_b, swap in (
+        ("rows", "cols", ""), ("both", "cols", ""), ("cols", "both", ""), ("rows", "cols", "a"),
+        ("rows", "cols", "b"), ("both", "both", "abcdv"), ("rows", "reversed", "cdv"),
+    ):  # fmt: skip
+        if spec.b is BSource.PACKED and "b" in swap:
+            continue
+        replace(case, layout_a=layout_a, layout_b=layout_b, swap=swap).check(dot(spec))
+
+
+@pytest.mark.parametrize("spec", RICH)
+def test_several_blocks(spec: GemmSpec) -> None:
+    """Totals of blocks are added in ascending order."""
+    depth = spec.element.depth_block * _lanes(spec)
+    for k in (depth, depth + 1, 2 * depth + 5):
+        replace(_dot(spec, k), layout_b="cols").check(dot(spec))
+
+
+@pytest.mark.parametrize("spec", [p for p in SPECS if p.values[0].parts == 2])
+def test_complex_scalars_and_conjugation(spec: GemmSpec) -> None:
+    """Every sign, and factors with an imaginary part."""
+    case = replace(_dot(spec, 2 * _lanes(spec) + 1), alpha=TURNED_ALPHA, beta=TURNED_BETA)
+    for conj in ("", "a", "b", "ab"):
+        replace(case, conj=conj).check(dot(spec))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", ["f32", "f64"])
+def test_every_set_gives_the_same_bits(name: str, fused: bool, parts: int) -> None:  # noqa: FBT001
+    """The lanes are virtual: how many a vector has does not show."""
+    results: dict[str, bytes] = {}
+    for element, isa, count, tile in registry.rows():
+        if (element.name, isa.fused, count) != (name, fused, parts):
+            continue
+        spec = GemmSpec(element, isa, tile, BSource.INPLACE, Epilogue(), parts)
+        for compiled in backends(spec):
+            x, job, d, _ = replace(_dot(spec, 3000), layout_b="cols").build()
+            execute(spec, dot(spec), x, [job, 0], compiled=compiled)
+            results[f"{isa.name} {compiled=}"] = d.tobytes()
+    assert len(results) >= 2
+    assert len(set(results.values())) == 1, results
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_zeros(spec: GemmSpec) -> None:
+    """Chains begin with +0, which a sum of negative zeros does not change."""
+    for depth in (1, _lanes(spec) + 1):
+        replace(_dot(spec, depth), zeros=True).check(dot(spec))

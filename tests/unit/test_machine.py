@@ -1,0 +1,183 @@
+"""Caches and processors, from fake CPUID, fake /sys and fake cgroups."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jitgemm.planner.machine import (
+    Cache,
+    Machine,
+    caches_from_cpuid,
+    caches_from_sysfs,
+    detect,
+    usable_cpus,
+)
+
+TINY = Machine(Cache(2 << 10, 64, 2), Cache(16 << 10, 64, 4), Cache(64 << 10, 64, 8), "test")
+
+
+# -- caches ---------------------------------------------------------------------------------------
+
+
+class FakeCpuid:
+    """Answers CPUID for a list of caches ``(type, level, ways, partitions, line, sets)``."""
+
+    def __init__(self, vendor: int, leaf: int, caches: list[tuple[int, ...]], most: int) -> None:
+        self.vendor, self.leaf, self.caches, self.most = vendor, leaf, caches, most
+
+    def __call__(self, leaf: int, subleaf: int) -> tuple[int, int, int, int]:
+        if leaf == self.leaf:
+            if subleaf >= len(self.caches):
+                return 0, 0, 0, 0
+            kind, level, ways, partitions, line, sets = self.caches[subleaf]
+            ebx = (ways - 1) << 22 | (partitions - 1) << 12 | (line - 1)
+            return kind | level << 5 | 0x1C000100, ebx, sets - 1, 0
+        if leaf in (0, 0x80000000):
+            most = self.most if (self.most ^ leaf) < 1 << 31 else leaf
+            return most, self.vendor, 0, 0
+        raise AssertionError(f"leaf {leaf:#x} was not to be asked for")
+
+
+GENUINE, AUTHENTIC = 0x756E6547, 0x68747541
+INTEL = [
+    (1, 1, 12, 1, 64, 64),
+    (2, 1, 8, 1, 64, 64),
+    (3, 2, 16, 1, 64, 2048),
+    (3, 3, 20, 2, 64, 98304),
+]
+AMD = [(1, 1, 8, 1, 64, 64), (2, 1, 8, 1, 64, 64), (3, 2, 8, 1, 64, 2048), (3, 3, 16, 1, 64, 32768)]
+
+
+def test_caches_of_intel() -> None:
+    found = caches_from_cpuid(FakeCpuid(GENUINE, 4, INTEL, 0x20))
+    l3 = Cache(20 * 2 * 64 * 98304, 64, 20)
+    assert found == Machine(Cache(48 << 10, 64, 12), Cache(2 << 20, 64, 16), l3, "cpuid")
+
+
+def test_caches_of_amd() -> None:
+    found = caches_from_cpuid(FakeCpuid(AUTHENTIC, 0x8000001D, AMD, 0x80000028))
+    assert found is not None
+    assert (found.l1, found.l2) == (Cache(32 << 10, 64, 8), Cache(1 << 20, 64, 8))
+    assert found.l3 == Cache(32 << 20, 64, 16)
+
+
+def test_caches_that_a_hypervisor_hides() -> None:
+    assert caches_from_cpuid(FakeCpuid(GENUINE, 4, [], 0x20)) is None
+    assert caches_from_cpuid(FakeCpuid(GENUINE, 4, INTEL, 3)) is None  # no such leaf
+    assert caches_from_cpuid(FakeCpuid(AUTHENTIC, 0x8000001D, AMD, 0x80000008)) is None
+    assert caches_from_cpuid(FakeCpuid(GENUINE, 4, INTEL[1:], 0x20)) is None  # no data cache
+    only_l1 = caches_from_cpuid(FakeCpuid(GENUINE, 4, INTEL[:1], 0x20))
+    assert only_l1 is not None
+    assert only_l1.l2.size > only_l1.l1.size
+    assert only_l1.l3.size == 4 * only_l1.l2.size
+
+
+def test_endless_lists_of_caches_end() -> None:
+    found = caches_from_cpuid(FakeCpuid(GENUINE, 4, INTEL * 100, 0x20))
+    assert found is not None
+    assert found.l1.size == 48 << 10
+
+
+def _sysfs(root: Path, *caches: tuple[str, int, str, int, int]) -> Path:
+    for i, (kind, level, size, line, ways) in enumerate(caches):
+        folder = root / f"index{i}"
+        folder.mkdir()
+        files = {"type": kind, "level": level, "size": size, "coherency_line_size": line,
+                 "ways_of_associativity": ways}  # fmt: skip
+        for name, value in files.items():
+            (folder / name).write_text(f"{value}\n")
+    return root
+
+
+def test_caches_from_sysfs(tmp_path: Path) -> None:
+    root = _sysfs(
+        tmp_path, ("Data", 1, "48K", 64, 12), ("Instruction", 1, "64K", 64, 8),
+        ("Unified", 2, "2048K", 64, 16), ("Unified", 3, "1G", 128, 0),
+    )  # fmt: skip
+    want = Machine(Cache(48 << 10, 64, 12), Cache(2 << 20, 64, 16), Cache(1 << 30, 128, 1), "sysfs")
+    assert caches_from_sysfs(root) == want
+
+
+def test_caches_from_a_broken_sysfs(tmp_path: Path) -> None:
+    assert caches_from_sysfs(tmp_path / "nowhere") is None
+    root = _sysfs(tmp_path, ("Data", 1, "32K", 64, 8), ("Unified", 2, "unknown", 64, 8))
+    assert caches_from_sysfs(root) is None
+    (root / "index1" / "size").unlink()
+    assert caches_from_sysfs(root) is None
+
+
+def test_detection_goes_from_cpuid_to_sysfs_to_assumptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jitgemm.planner import machine
+
+    good, hidden = FakeCpuid(GENUINE, 4, INTEL, 0x20), FakeCpuid(GENUINE, 4, [], 0x20)
+    assert detect(good).source == "cpuid"
+    monkeypatch.setattr(machine, "caches_from_sysfs", lambda: TINY)
+    assert detect(hidden) is TINY
+    assert detect() is TINY
+    monkeypatch.setattr(machine, "caches_from_sysfs", lambda: None)
+    assumed = detect(hidden)
+    assert assumed.source == "assumed"
+    assert 0 < assumed.l1.size < assumed.l2.size < assumed.l3.size
+
+
+# -- processors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, cpus",
+    [
+        ("max 100000", 8), ("100000 100000", 1), ("150000 100000", 2), ("50000 100000", 1),
+        ("1000 100000", 1), ("1600000 100000", 8), ("400001 100000", 5), ("", 8), ("junk", 8),
+        ("100000", 8), ("x y", 8),
+    ],
+)  # fmt: skip
+def test_quota_of_cgroups(
+    text: str, cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    (tmp_path / "cpu.max").write_text(text + "\n")
+    assert usable_cpus(tmp_path) == cpus
+
+
+@pytest.mark.parametrize(
+    "quota, period, cpus",
+    [("-1", "100000", 8), ("250000", "100000", 3), ("10", "100000", 1), ("x", "1", 8)],
+)  # fmt: skip
+def test_quota_of_old_cgroups(
+    quota: str, period: str, cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota)
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text(period)
+    assert usable_cpus(tmp_path) == cpus
+
+
+@pytest.mark.parametrize(
+    "outer, inner, cpus",
+    [("max 100000", "200000 100000", 2), ("300000 100000", "max 100000", 3),
+     ("100000 100000", "400000 100000", 1), ("max 100000", "max 100000", 8)],
+)  # fmt: skip
+def test_quota_of_nested_cgroups(
+    outer: str, inner: str, cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    own, listing = tmp_path / "system.slice" / "job.service", tmp_path / "listing"
+    own.mkdir(parents=True)
+    (own.parent / "cpu.max").write_text(outer)
+    (own / "cpu.max").write_text(inner)
+    listing.write_text("0::/system.slice/job.service\n")
+    assert usable_cpus(tmp_path, listing) == cpus
+
+
+def test_affinity_and_platforms_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    assert usable_cpus(tmp_path) == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert usable_cpus(tmp_path) == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cpus(tmp_path) == 1
