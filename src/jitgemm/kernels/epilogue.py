@@ -17,7 +17,7 @@ from jitgemm.kernels.spec import Bias, GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["conclude", "finish"]
+__all__ = ["combined", "conclude", "finish"]
 
 # A map of more than a few instructions is not repeated in the code of every register tile: the tile
 # is stored first and mapped by one loop while it is in L1.
@@ -38,18 +38,19 @@ def _turned(k: Kernel, x: Vec) -> Vec:
     return k.shuffle(x, x, [i ^ 1 for i in range(x.lanes)])
 
 
-def _combine(k: Kernel, spec: GemmSpec, job: View, sums: Sums) -> Sums:
-    """Complex sums from those of the real and the imaginary rows of A, in the former's cells."""
+def combined(
+    k: Kernel, spec: GemmSpec, job: View, sums: dict[tuple[int, int], Vec]
+) -> dict[tuple[int, int], Vec]:
+    """Complex sums from those of the real and the imaginary rows of A; real ones as they are."""
     if spec.parts == 1:
         return sums
     keep, turn = _pair(k, spec, job.at("keep")), _pair(k, spec, job.at("turn"))
-    result: Sums = {}
-    for (i, j), cell in sums.items():
+    result: dict[tuple[int, int], Vec] = {}
+    for (i, j), x in sums.items():
         if i % 2 == 0:
             # Products with signs are exact: the multiply-add is one rounded addition.
-            kept = k.op("mul", keep, cell.value)
-            cell.value = k.op("madd", turn, _turned(k, sums[i + 1, j].value), kept)
-            result[i // 2, j] = cell
+            kept = k.op("mul", keep, x)
+            result[i // 2, j] = k.op("madd", turn, _turned(k, sums[i + 1, j]), kept)
     return result
 
 
@@ -84,7 +85,12 @@ def finish(
 
     ``cols`` is ``None`` for a full tile; else columns from ``cols`` on are not touched.
     """
-    conclude(k, spec, records, _combine(k, spec, records[0], sums), cols)
+    values = combined(k, spec, records[0], {key: cell.value for key, cell in sums.items()})
+    cells: Sums = {}
+    for (i, j), value in values.items():
+        cells[i, j] = sums[i * spec.parts, j]
+        cells[i, j].value = value
+    conclude(k, spec, records, cells, cols)
 
 
 def conclude(

@@ -7,15 +7,15 @@ lines of a moment lie in different sets.  Lanes then need different elements of 
 of A in which those of successive steps lie side by side provides them by one unaligned load.
 
 A step is ``depth_per_step`` elements of depth: two cache lines of each column.  The chains are
-those of every other route: a lane that reaches the end of a depth block adds its chain to its
-total, lane by lane.
+those of every other route: a lane that reaches the end of a depth block adds its chain (if complex,
+what its four chains make) to its total, lane by lane.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jitgemm.kernels.epilogue import finish
+from jitgemm.kernels.epilogue import combined, conclude
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.kernels.transpose import transpose
@@ -134,7 +134,7 @@ class _Walk:
         """Totals start at -0, to which a first block sum adds without a trace, or at D."""
         k, spec = self.k, self.spec
         none = k.literal(-0.0, spec.element, spec.lanes)
-        for i in self.reals:
+        for i in range(self.rows):
             for j in self.vectors:
                 k.store(self._total(i, j), none)
 
@@ -180,10 +180,16 @@ class _Walk:
         lane = k.splat(k.number(column, spec.element), spec.lanes)
         zero = k.zero(spec.element, spec.lanes)
         none = k.literal(-0.0, spec.element, spec.lanes)
-        for (i, j), cell in self.sums.items():
-            ended = k.op("select_eq", self.numbers, lane, cell.value, none)
+        # Other lanes, still under way, must not be added to each other: they would raise flags.
+        ended = {
+            key: k.op("select_eq", self.numbers, lane, cell.value, zero)
+            for key, cell in self.sums.items()
+        }
+        for (i, j), block in combined(k, spec, self.job, ended).items():
             total = k.load(self._total(i, j), spec.element, spec.lanes)
-            k.store(self._total(i, j), k.op("add", total, ended))
+            mine = k.op("select_eq", self.numbers, lane, block, none)
+            k.store(self._total(i, j), k.op("add", total, mine))
+        for cell in self.sums.values():
             cell.value = k.op("select_eq", self.numbers, lane, zero, cell.value)
 
     def rest(self, at: Ptr, a: tuple[Ptr, Int, Int], rest: Int) -> None:
@@ -211,13 +217,19 @@ class _Walk:
     def finish(self, *, add: Cond) -> None:
         """Chains still open are added (if ``add``), and the tile is finished."""
         k, spec = self.k, self.spec
+        results = {(i, j): self.sums[i * spec.parts, j] for i in range(self.rows)
+                   for j in self.vectors}  # fmt: skip
         for opened in k.branches(add):
-            for (i, j), cell in self.sums.items():
+            blocks: dict[tuple[int, int], Vec] = {}
+            if opened:
+                chains = {key: cell.value for key, cell in self.sums.items()}
+                blocks = combined(k, spec, self.job, chains)
+            for (i, j), cell in results.items():
                 total = k.load(self._total(i, j), spec.element, spec.lanes)
-                cell.value = k.op("add", total, cell.value) if opened else total
+                cell.value = k.op("add", total, blocks[i, j]) if opened else total
         cols = self.tile.int("cols")
         for full in k.branches(cols.equals(len(self.vectors) * spec.lanes)):
-            finish(k, spec, (self.job, self.tile), dict(self.sums), None if full else cols)
+            conclude(k, spec, (self.job, self.tile), results, None if full else cols)
 
 
 def skewed_tile(spec: GemmSpec, rows: int) -> Function:
