@@ -133,9 +133,17 @@ def sweeps(problem: Problem, context: Context) -> bool:
     size = problem.k * problem.n * problem.unit
     long_rows = problem.n * problem.unit >= context.knob("sweep_row_bytes")
     enough = problem.m <= SWEEP_ROWS and long_rows and size > context.machine.l2.size
+    return 0 < problem.k and enough and _bias_as_it_is(problem)
+
+
+def _bias_as_it_is(problem: Problem) -> bool:
+    """Whether a bias can be read without bringing the numbers of a row side by side."""
     bias = problem.bias
-    plain = bias is None or (not bias.foreign and bias.col in (0, problem.unit))
-    return 0 < problem.k and enough and plain
+    if bias is None:
+        return True
+    # Of a bias per row one number is read; one per column may be a number said again and again.
+    across = problem.epilogue.bias is not Bias.ROW
+    return not bias.foreign and (not across or bias.col == problem.unit)
 
 
 def _collides(problem: Problem, spec: GemmSpec, context: Context) -> bool:
@@ -168,8 +176,7 @@ def splits(problem: Problem, context: Context) -> bool:
         return False
     # Block sums are written and read once: a quarter of what a block reads of A and B is enough.
     few = 2 * m * n <= block * (m + n) // 4
-    bias = problem.bias
-    return few and (bias is None or (not bias.foreign and bias.col in (0, problem.unit)))
+    return few and _bias_as_it_is(problem)
 
 
 class PackA(Enum):
