@@ -43,7 +43,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def _both_parts(part: Callable[[], Array], dtype: Any) -> Array:
     """Reals, or complex numbers with two of them."""
     x = np.asarray(part())
-    if np.dtype(dtype).kind != "c":
+    if not is_complex(dtype):
         return x.astype(dtype)
     return np.asarray(x + 1j * part()).astype(dtype)
 
@@ -98,7 +98,7 @@ def exact_gemm(
 ) -> Array:
     """The answer for integer-valued operands: every step is exact, in double and in the type."""
     dtype = a.dtype.newbyteorder("=")
-    wide = np.complex128 if dtype.kind == "c" else np.float64
+    wide = np.complex128 if is_complex(dtype) else np.float64
     left, right = (
         (x.conj() if conj else x)
         for x, conj in ((np.asarray(a, wide), conj_a), (np.asarray(b, wide), conj_b))
@@ -401,6 +401,17 @@ class Guarded:
 
 TINY = Machine(Cache(512, 64, 2), Cache(1 << 10, 64, 4), Cache(16 << 10, 64, 8), "test")
 """Caches so small that tiny products take the routes of large ones, in many pieces."""
+
+MANY_PIECES = {
+    "parallel_flops": 1, "sweep_row_bytes": 1, "rhs_pack_rows": 1, "rhs_turn_rows": 9,
+    "skew_depth": 1,
+}  # fmt: skip
+"""Thresholds so low as well."""
+
+
+def is_complex(kind: Any) -> bool:
+    """Whether a type is one of complex numbers."""
+    return np.dtype(kind).kind == "c"
 
 
 @contextmanager

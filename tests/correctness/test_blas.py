@@ -26,11 +26,6 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return request.param
 
 
-@pytest.fixture(params=KINDS, ids=lambda t: np.dtype(t).name)
-def kind(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 def gemm(a: Any, b: Any, **options: Any) -> Any:
     return jitgemm.gemm(a, b, backend="blas", **options)
 

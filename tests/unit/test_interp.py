@@ -277,13 +277,15 @@ def micro(spec: GemmSpec, rows: int) -> tuple[Any, Any, Any]:
 def test_out_of_budget_tile() -> None:
     """17 sums in 16 registers: machine code would spill and be right; here it is an error."""
     fits, spills = (Tile(mr=rows, nr_regs=2, groups=((1, rows),)) for rows in (6, 9))
-    fits.check(INTERPRETER.vector_registers)
+    fits.check(INTERPRETER.vector_registers, 1)
     a, b, d = micro(gemm_spec(fits), 6)
     np.testing.assert_array_equal(d, a @ b)
     with pytest.raises(LanguageError, match=r"out-of-budget tile: 17 .* has 16 registers"):
         micro(gemm_spec(spills), 9)
     with pytest.raises(ValueError, match="more than 16 registers"):
-        spills.check(INTERPRETER.vector_registers)
+        spills.check(INTERPRETER.vector_registers, 1)
+    with pytest.raises(ValueError, match="more than 16 registers"):
+        fits.check(INTERPRETER.vector_registers, 2)  # a complex row is two of reals
 
 
 def test_only_live_vectors_of_one_function_count() -> None:
