@@ -191,9 +191,7 @@ class PackA(Enum):
 def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
     """How A is read, the most rows of a microtile then, and why."""
     mr = spec.tile.mr
-    if is_dot(problem):
-        return PackA.INPLACE, mr, "A: read in place, whatever its stride and byte order"
-    if problem.a.foreign:
+    if problem.a.foreign and not is_dot(problem):
         return PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order"
     if spec.b is BSource.COLUMNS and _collides(problem, spec, context):
         return PackA.LAGGED, mr, "A: copied for a skewed walk, as columns of B collide in L1"
