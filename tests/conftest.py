@@ -26,7 +26,7 @@ import numpy as np  # noqa: E402
 
 import jitgemm  # noqa: E402
 from jitgemm.runtime import engine as engines  # noqa: E402
-from oracle import TINY, another_machine, forget_plans  # noqa: E402
+from oracle import KINDS, MANY_PIECES, TINY, another_machine, forget_plans  # noqa: E402
 
 # Folders whose tests compute through the public functions, on the instruction set in use.
 _COMPUTING = {"correctness", "properties", "contracts"}
@@ -95,8 +95,7 @@ def pieces(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "as planned here":
         yield
         return
-    knobs = {"parallel_flops": 1, "sweep_row_bytes": 1, "rhs_pack_rows": 1}
-    with another_machine(TINY, **knobs), jitgemm.threads(2):
+    with another_machine(TINY, **MANY_PIECES), jitgemm.threads(2):
         yield
 
 
@@ -113,6 +112,12 @@ def fused() -> bool:
 
 @pytest.fixture(params=[np.float32, np.float64], ids=["f32", "f64"])
 def dtype(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture(params=KINDS, ids=["f32", "f64", "c64", "c128"])
+def kind(request: pytest.FixtureRequest) -> Any:
+    """Every type a product may have; ``dtype`` is the real ones."""
     return request.param
 
 

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgemm.api import batched, dispatch, product, ragged
+from jitgemm.api.activations import resolve_activation
+from jitgemm.api.reference import reference
+from jitgemm.api.tracing import trace
 from jitgemm.isa import exact
 from jitgemm.isa.types import BY_NAME
 from jitgemm.planner.machine import Cache, Machine
@@ -30,49 +33,130 @@ from jitgemm.runtime import engine as engines
 
 Array = NDArray[Any]
 
-DTYPES = (np.float32, np.float64)
+KINDS = (np.float32, np.float64, np.complex64, np.complex128)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 # -- fills ----------------------------------------------------------------------------------------
 
 
+def _both_parts(part: Callable[[], Array], dtype: Any) -> Array:
+    """Reals, or complex numbers with two of them."""
+    x = np.asarray(part())
+    if not is_complex(dtype):
+        return x.astype(dtype)
+    return np.asarray(x + 1j * part()).astype(dtype)
+
+
 def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, limit: int = 4) -> Array:
     """Integers of magnitude up to ``limit``, about as many zeros as anything else."""
-    return rng.integers(-limit, limit + 1, shape).astype(dtype)
+    return _both_parts(lambda: rng.integers(-limit, limit + 1, shape).astype(np.float64), dtype)
 
 
 def reals(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Reals of both signs over several binades, so that the order of a sum shows in its bits."""
-    return (rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 7, shape)).astype(dtype)
+    """Numbers of both signs over several binades, so that the order of a sum shows in its bits."""
+    return _both_parts(
+        lambda: rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 7, shape), dtype
+    )
 
 
 # -- answers --------------------------------------------------------------------------------------
+
+
+def native(x: Any) -> Array:
+    """An array in this machine's byte order."""
+    x = np.asarray(x)
+    return np.asarray(x, x.dtype.newbyteorder("="))
+
+
+def mapped(v: Array, activation: object = None, epilogue: Any = None) -> Array:
+    """What an activation and then a traced function make of a finished matrix.
+
+    Basic operations are exact to the bit, functions are rounded from double precision.
+    """
+    program, constants = resolve_activation(activation)
+    row, col = (x.astype(v.dtype) for x in np.ogrid[: v.shape[0], : v.shape[1]])
+    if program is not None:
+        v = reference(program, constants, v, row, col)
+    if epilogue is not None:
+        v = reference(*trace(epilogue), v, row, col)
+    return v
 
 
 def exact_gemm(
     a: Array,
     b: Array,
     *,
-    alpha: float = 1,
-    beta: float = 0,
+    alpha: complex = 1,
+    beta: complex = 0,
     c: Array | None = None,
     bias: Array | None = None,
-    activation: str | None = None,
+    activation: object = None,
+    epilogue: Any = None,
+    conj_a: bool = False,
+    conj_b: bool = False,
 ) -> Array:
-    """The answer for integer-valued operands: every step is exact, in float64 and in the type."""
-    result = np.asarray(a, np.float64) @ np.asarray(b, np.float64)
-    result = alpha * result + 0.0
+    """The answer for integer-valued operands: every step is exact, in double and in the type."""
+    dtype = a.dtype.newbyteorder("=")
+    wide = np.complex128 if is_complex(dtype) else np.float64
+    left, right = (
+        (x.conj() if conj else x)
+        for x, conj in ((np.asarray(a, wide), conj_a), (np.asarray(b, wide), conj_b))
+    )
+    result = alpha * (left @ right) + 0.0
     if beta:
         assert c is not None
-        result = result + beta * np.asarray(c, np.float64)
+        result = result + beta * np.asarray(c, wide)
     if bias is not None:
-        result = result + np.asarray(bias, np.float64)
-    if activation == "relu":
-        result = np.maximum(result, 0)
-    narrow = result.astype(a.dtype.newbyteorder("="))
+        result = result + np.asarray(bias, wide)
+    narrow = result.astype(dtype)
     assert np.array_equal(narrow, result), "the fill is too large for exact results"
-    return narrow
+    return mapped(narrow, activation, epilogue)
+
+
+def _madd(fused: bool) -> Callable[[Array, Array, Array], Array]:  # noqa: FBT001
+    if not fused:
+        return lambda x, y, z: np.asarray(np.add(np.multiply(x, y), z))
+
+    def madd(x: Array, y: Array, z: Array) -> Array:
+        x, y = np.broadcast_arrays(x, y)
+        return exact.fma(x, y, z)
+
+    return madd
+
+
+def _block_sums(pairs: list[tuple[Array, Array]], step: int, madd: Any) -> Array:
+    """Ascending chains from zero over blocks of ``step``: ``(pairs, blocks, m, n)``."""
+    (m, k), n = pairs[0][0].shape, pairs[0][1].shape[1]
+    blocks = max(1, -(-k // step))
+    sums = np.zeros((len(pairs), blocks, m, n), pairs[0][0].dtype)
+    for p in range(min(step, k)):
+        # All blocks that are so long take their step at once.
+        at = np.arange(p, k, step)
+        left = np.stack([x[:, at].T[:, :, None] for x, _ in pairs])
+        right = np.stack([y[at, None, :] for _, y in pairs])
+        sums[:, : len(at)] = madd(left, right, sums[:, : len(at)])
+    return sums
+
+
+def _lane_sums(pairs: list[tuple[Array, Array]], lanes: int, step: int, madd: Any) -> Array:
+    """The order of one row times one column: lanes, added in halves at the end of each block."""
+    depth = pairs[0][0].shape[1]
+    missing = -depth % lanes
+    spread = []
+    for x, y in pairs:
+        left, right = (np.pad(z.ravel(), (0, missing)).reshape(-1, lanes) for z in (x, y))
+        spread.append((left, right))
+    blocks = -(-spread[0][0].shape[0] // step)
+    sums = np.zeros((len(pairs), blocks, lanes), pairs[0][0].dtype)
+    for p in range(min(step, spread[0][0].shape[0])):
+        left, right = (np.stack([s[side][p::step] for s in spread]) for side in (0, 1))
+        count = left.shape[1]
+        sums[:, :count] = madd(left, right, sums[:, :count])
+    while sums.shape[-1] > 1:
+        half = sums.shape[-1] // 2
+        sums = sums[..., :half] + sums[..., half:]
+    return sums[..., None]
 
 
 def documented(
@@ -80,52 +164,98 @@ def documented(
     b: Array,
     *,
     fused: bool,
-    alpha: float = 1,
-    beta: float = 0,
+    reproducible: str = "default",
+    alpha: complex = 1,
+    beta: complex = 0,
     c: Array | None = None,
     bias: Array | None = None,
-    activation: str | None = None,
+    activation: object = None,
+    epilogue: Any = None,
+    conj_a: bool = False,
+    conj_b: bool = False,
 ) -> Array:
     """``gemm`` in the documented order of operations, each rounded once.
 
     ``k`` is cut into blocks; within a block an element is one ascending chain of multiply-adds from
-    zero; block sums are added in ascending order; then alpha, ``beta * C`` (one multiply-add),
-    bias, activation.
+    zero, or four of them if it is complex, of which its parts are a difference and a sum; block
+    sums are added in ascending order; then alpha, ``beta * C`` (one multiply-add per part of beta),
+    bias, activation and function.  One row times one column is summed in lanes (``kernels.dot``).
     """
-    a, b = (np.asarray(x, x.dtype.newbyteorder("=")) for x in (a, b))
-    dtype = a.dtype
-
-    def madd(x: Array, y: Array, z: Array) -> Array:
-        return exact.fma(x, y, z) if fused else np.add(np.multiply(x, y), z)
-
+    a, b = native(a), native(b)
+    dtype, madd = a.dtype, _madd(fused)
     m, k = a.shape
     n = b.shape[1]
-    step = BY_NAME[f"f{dtype.itemsize * 8}"].depth_block
-    total = np.zeros((m, n), dtype)
-    with np.errstate(all="ignore"):
-        for start in range(0, k, step):
-            chain = np.zeros((m, n), dtype)
-            for p in range(start, min(start + step, k)):
-                left, right = np.broadcast_arrays(a[:, p : p + 1], b[p : p + 1, :])
-                chain = madd(left, right, chain)
-            total = total + chain if start else chain
+    parts, unit = (2 if dtype.kind == "c" else 1), a.real.dtype.itemsize
+    step = BY_NAME[f"f{unit * 8}"].depth_block
+    if not alpha:
         # Without alpha the sum is not formed at all (contract 2).
-        total = dtype.type(alpha) * total if alpha else np.zeros((m, n), dtype)
+        a, b, k = a[:, :0], b[:0], 0
+    with np.errstate(all="ignore"):
+        pairs = [(a, b)]
+        if parts == 2:
+            pairs = [(a.real, b.real), (a.imag, b.imag), (a.real, b.imag), (a.imag, b.real)]
+        signs = -1 if conj_a else 1, -1 if conj_b else 1
+        if (m, n) == (1, 1) and k > 1 and reproducible == "default":
+            blocks = _lane_sums(pairs, 256 // unit // parts**2, step, madd)
+            total = _combined(_ascending(blocks), signs)
+        else:
+            total = _ascending(_combined(_block_sums(pairs, step, madd), signs))
+        total = _scaled(None, alpha, total, madd)
         if beta:
             assert c is not None
-            total = madd(np.full((m, n), beta, dtype), np.asarray(c, dtype), total)
+            total = _scaled(total, beta, _planes(native(c)), madd)
         if bias is not None:
-            total = total + bias
-        if activation == "relu":
-            total = np.where(0 > total, dtype.type(0), total)
-    return np.asarray(total, dtype)
+            total = total + _planes(np.broadcast_to(native(bias), (m, n)))
+    if parts == 1:
+        return mapped(np.asarray(total[0], dtype), activation, epilogue)
+    result = np.empty((m, n), dtype)
+    result.real, result.imag = total
+    return result
+
+
+def _ascending(blocks: Array) -> Array:
+    total = blocks[:, 0]
+    for i in range(1, blocks.shape[1]):
+        total = total + blocks[:, i]
+    return total
+
+
+def _combined(sums: Array, signs: tuple[int, int]) -> Array:
+    """The parts of complex sums from ``rr, ii, ri, ir``."""
+    if len(sums) == 1:
+        return sums
+    (rr, ii, ri, ir), (sign_a, sign_b) = sums, signs
+    return np.stack([rr - sign_a * sign_b * ii, sign_b * ri + sign_a * ir])
+
+
+def _planes(x: Array) -> Array:
+    return np.stack([x.real, x.imag]) if x.dtype.kind == "c" else x[None]
+
+
+def _scaled(total: Array | None, factor: complex, x: Array, madd: Any) -> Array:
+    """``factor * x``, plus ``total``: the real part of the factor first, the imaginary if any."""
+    kind = x.dtype.type
+    real, imag = kind(factor.real), kind(complex(factor).imag)
+    result = real * x if total is None else madd(np.full_like(x, real), x, total)
+    if imag:
+        turn = np.stack([np.full_like(x[0], -imag), np.full_like(x[0], imag)])
+        result = madd(turn, x[::-1], result)
+    return np.asarray(result)
 
 
 def error_bound(a: Array, b: Array) -> Array:
     """``gamma_k |A| |B|``: what rounding can cost in any order of the sum (Higham, 2002, 3.1)."""
     k, u = a.shape[-1], np.finfo(a.dtype).eps / 2
+    if a.dtype.kind == "c":
+        # A part is a real sum twice as long, of parts that are no greater than the numbers.
+        k = 2 * k
     gamma = k * u / (1 - k * u)
-    return np.asarray(gamma * (np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))))
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    return np.asarray(
+        gamma
+        * (np.abs(a.astype(wide)) @ np.abs(b.astype(wide)))
+        * (np.sqrt(2) if a.dtype.kind == "c" else 1)
+    )
 
 
 # -- comparisons ----------------------------------------------------------------------------------
@@ -133,8 +263,10 @@ def error_bound(a: Array, b: Array) -> Array:
 
 def bits(x: Array) -> Array:
     """The bits of an array, in this machine's byte order."""
-    native = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("="))
-    return native.view(f"u{native.dtype.itemsize}")
+    x = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("="))
+    if x.dtype.kind == "c":
+        x = x.view(x.real.dtype).reshape(*x.shape, 2)
+    return x.view(f"u{x.dtype.itemsize}")
 
 
 def same_bits(got: Any, want: Array, why: object = "") -> None:
@@ -144,7 +276,7 @@ def same_bits(got: Any, want: Array, why: object = "") -> None:
     assert got.dtype.newbyteorder("=") == want.dtype.newbyteorder("="), f"{why}: {got.dtype}"
     differs = bits(got) != bits(want)
     if differs.any():
-        at = tuple(int(i) for i in np.argwhere(differs)[0])
+        at = tuple(int(i) for i in np.argwhere(differs)[0])[: got.ndim]
         raise AssertionError(
             f"{why}: {int(differs.sum())} of {got.size} elements differ, first at {at}: "
             f"{got[at]!r} instead of {want[at]!r}"
@@ -155,28 +287,27 @@ def equal(got: Any, want: Array, why: object = "") -> None:
     """Assert equality element by element, whatever the sign of zero; NaN equals NaN."""
     got = np.asarray(got)
     assert got.dtype.newbyteorder("=") == want.dtype.newbyteorder("="), f"{why}: {got.dtype}"
-    np.testing.assert_array_equal(got, want, str(why))
+    # NumPy's own assertion words the failure, but takes ten times as long to find none.
+    if got.shape != want.shape or not (got == want).all():
+        np.testing.assert_array_equal(got, want, str(why), strict=got.dtype.isnative)
 
 
 # -- layouts --------------------------------------------------------------------------------------
 
 
-def unaligned(x: Array, shift: int = 1) -> Array:
-    """``x`` at an address that is not a multiple of its item size."""
-    raw = np.zeros(x.nbytes + shift, np.uint8)
-    y = np.ndarray(x.shape, x.dtype, buffer=raw, offset=shift)
-    y[...] = x
-    return y
-
-
-def strided(x: Array, gap: int) -> Array:
+def strided(x: Array, gap: int, shift: int = 0) -> Array:
     """``x`` with ``gap`` bytes after every element, a multiple of the item size or not."""
     step = x.itemsize + gap
-    raw = np.full(max(1, x.size * step), 0xA5, np.uint8)
+    raw = np.full(x.size * step + shift + 1, 0xA5, np.uint8)
     strides = tuple(int(np.prod(x.shape[i + 1 :])) * step for i in range(x.ndim))
-    y = np.ndarray(x.shape, x.dtype, buffer=raw, strides=strides)
+    y = np.ndarray(x.shape, x.dtype, buffer=raw, offset=shift, strides=strides)
     y[...] = x
     return y
+
+
+def unaligned(x: Array, shift: int = 1) -> Array:
+    """``x`` at an address that is not a multiple of its item size."""
+    return strided(x, 0, shift)
 
 
 def _odd_ones(x: Array) -> Array:
@@ -270,6 +401,17 @@ class Guarded:
 
 TINY = Machine(Cache(512, 64, 2), Cache(1 << 10, 64, 4), Cache(16 << 10, 64, 8), "test")
 """Caches so small that tiny products take the routes of large ones, in many pieces."""
+
+MANY_PIECES = {
+    "parallel_flops": 1, "sweep_row_bytes": 1, "rhs_pack_rows": 1, "rhs_turn_rows": 9,
+    "skew_depth": 1,
+}  # fmt: skip
+"""Thresholds so low as well."""
+
+
+def is_complex(kind: Any) -> bool:
+    """Whether a type is one of complex numbers."""
+    return np.dtype(kind).kind == "c"
 
 
 @contextmanager

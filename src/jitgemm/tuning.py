@@ -92,14 +92,14 @@ KNOBS = {
             4,
             0,
             "rows of A up to which a B with contiguous columns is turned in registers, not packed",
-            "to be measured",
+            "estimate, not swept: as many rows as a tile of half the registers has for f32",
         ),
         _knob(
             "split_depth",
             16384,
             1,
             "depth from which a small result is computed by ranges of depth",
-            "to be measured",
+            "estimate, not swept: 32 blocks, enough ranges for a few threads",
         ),
         _knob(
             "lhs_pack_stride",

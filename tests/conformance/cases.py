@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jitgemm.kernels.skewed import Skew
 
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
 from jitgemm.kernels import registry
 from jitgemm.kernels.expression import ACTIVATIONS, Program, emit
 from jitgemm.kernels.micro import microkernel
-from jitgemm.kernels.skewed import Skew
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
 from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function, Vec

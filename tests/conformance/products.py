@@ -21,9 +21,9 @@ from cases import (
     same_bits,
     same_bytes,
 )
+from jitgemm.kernels.skewed import Skew
 
 from jitgemm.kernels.job import COUNTERS, JOB
-from jitgemm.kernels.skewed import Skew
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.lang.core import Function
 from jitgemm.planner.route import PackA

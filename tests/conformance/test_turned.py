@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 from cases import PLAIN, TURNED_ALPHA, TURNED_BETA, compiles, rich, short_block, specs
+from jitgemm.kernels.skewed import Skew
 from products import Case
 from test_micro import MicroCase
 
 from jitgemm.kernels.nest import nest, serial
-from jitgemm.kernels.skewed import Skew
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.planner.route import PackA
 

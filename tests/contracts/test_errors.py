@@ -27,26 +27,40 @@ Array = np.ndarray[Any, Any]
 
 F4 = np.float32
 A, B, C = np.ones((3, 4), F4), np.ones((4, 5), F4), np.ones((3, 5), F4)
+TYPES = "float32, float64, complex64 or complex128"
+SHAPES = ("() or (5,)", "(3, 1)", "or (3, 5)")
 
 # name: (error, operand, words that must appear, call with the keyword arguments of gemm)
 GEMM: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = {
-    "a of integers": (TypeError, "a", ("float32 or float64", "int64"), {"a": A.astype(np.int64)}),
-    "a of complex": (TypeError, "a", ("float32 or float64", "complex64"), {"a": A.astype("c8")}),
-    "a of half": (TypeError, "a", ("float32 or float64", "float16"), {"a": A.astype("f2")}),
-    "a of long double": (TypeError, "a", ("float32 or float64",), {"a": A.astype("g")}),
+    "a of integers": (TypeError, "a", (TYPES, "int64"), {"a": A.astype(np.int64)}),
+    "a of complex long double": (TypeError, "a", (TYPES, "complex"), {"a": A.astype("G")}),
+    "a of foreign integers": (TypeError, "a", (TYPES, ">i4"), {"a": A.astype(">i4")}),
+    "a of half": (TypeError, "a", (TYPES, "float16"), {"a": A.astype("f2")}),
+    "a of long double": (TypeError, "a", (TYPES,), {"a": A.astype("g")}),
     "a of objects": (TypeError, "a", ("object",), {"a": A.astype(object)}),
     "a of booleans": (TypeError, "a", ("bool",), {"a": A.astype(bool)}),
-    "a of text": (TypeError, "a", ("float32 or float64",), {"a": "text"}),
+    "a of text": (TypeError, "a", (TYPES,), {"a": "text"}),
     "a of dates": (TypeError, "a", ("datetime64",), {"a": A.astype("M8[s]")}),
     "a is None": (TypeError, "a", ("object",), {"a": None}),
     "a is a packed operand": (TypeError, "a", (), {"a": jitgemm.prepack_rhs(A)}),
-    "a with one axis": (ValueError, "a", ("2 dimensions", "1 dimensions"), {"a": A[0]}),
-    "a is a number": (ValueError, "a", ("2 dimensions", "0 dimensions"), {"a": 1.5}),
+    "a and b are packed": (
+        TypeError, "b", ("an array, because a is prepacked",),
+        {"a": jitgemm.prepack_lhs(A), "b": jitgemm.prepack_rhs(B)}),
+    "a with one axis": (ValueError, "a", ("a matrix (2", "1 dimensions"), {"a": A[0]}),
+    "a is a number": (ValueError, "a", ("a matrix (2", "0 dimensions"), {"a": 1.5}),
     "b of integers": (TypeError, "b", ("float32", "int32"), {"b": B.astype(np.int32)}),
     "b of the other float": (TypeError, "b", ("float32", "float64"), {"b": B.astype("f8")}),
     "packed b of the other float": (
         TypeError, "b", ("float32", "float64"), {"b": jitgemm.prepack_rhs(B.astype("f8"))}),
-    "b with one axis": (ValueError, "b", ("2 dimensions",), {"b": B[:, 0]}),
+    "b complex": (TypeError, "b", ("float32 elements like a", "complex64"), {"b": B.astype("c8")}),
+    "b real": (TypeError, "b", ("complex64 elements like a", "float32"), {"a": A.astype("c8")}),
+    "b is packed from the left": (TypeError, "b", ("object",), {"b": jitgemm.prepack_lhs(B)}),
+    "packed a of the other float": (
+        TypeError, "b", ("float64 elements like a", "float32"),
+        {"a": jitgemm.prepack_lhs(A.astype("f8"))}),
+    "packed a too long": (
+        ValueError, "b", ("5 rows", "(3, 5)", "(4, 5)"), {"a": jitgemm.prepack_lhs(C)}),
+    "b with one axis": (ValueError, "b", ("a matrix (2",), {"b": B[:, 0]}),
     "b too long": (ValueError, "b", ("4 rows", "(3, 4)", "(5, 5)"), {"b": np.ones((5, 5), F4)}),
     "b too short": (ValueError, "b", ("4 rows", "(3, 5)"), {"b": B[:3]}),
     "b transposed": (ValueError, "b", ("4 rows", "(5, 4)"), {"b": B.T}),
@@ -57,13 +71,19 @@ GEMM: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = 
         TypeError, "c", ("float32", "float64"), {"beta": 1, "c": C.astype("f8")}),
     "c of another shape": (ValueError, "c", ("(3, 5)", "(3, 4)"), {"beta": 1, "c": A}),
     "c to be broadcast": (ValueError, "c", ("(3, 5)", "(1, 5)"), {"beta": 1, "c": C[:1]}),
-    "c with one axis": (ValueError, "c", ("2 dimensions",), {"beta": 1, "c": C[0]}),
+    "c complex": (TypeError, "c", ("float32", "complex64"), {"beta": 1, "c": C.astype("c8")}),
+    "c with one axis": (ValueError, "c", ("a matrix (2",), {"beta": 1, "c": C[0]}),
     "c of another shape, not read": (ValueError, "c", ("(3, 5)", "(3, 4)"), {"c": A}),
     "c of another type, not read": (TypeError, "c", ("float32",), {"c": C.astype("i4")}),
-    "bias too long": (ValueError, "bias", ("(5,)", "(6,)"), {"bias": np.ones(6, F4)}),
-    "bias per row": (ValueError, "bias", ("one per column", "(3, 1)"), {"bias": C[:, :1]}),
-    "bias is a number": (ValueError, "bias", ("(5,)",), {"bias": F4(1)}),
-    "bias is a matrix": (ValueError, "bias", ("(5,)", "(3, 5)"), {"bias": C}),
+    "bias too long": (ValueError, "bias", (*SHAPES, "(6,)"), {"bias": np.ones(6, F4)}),
+    "bias per row without its axis": (ValueError, "bias", (*SHAPES, "(3,)"), {"bias": C[:, 0]}),
+    "bias of other rows": (ValueError, "bias", (*SHAPES, "(4, 1)"), {"bias": B[:, :1]}),
+    "bias of another matrix": (ValueError, "bias", (*SHAPES, "(3, 4)"), {"bias": A}),
+    "bias transposed": (ValueError, "bias", (*SHAPES, "(5, 3)"), {"bias": C.T}),
+    "bias with three axes": (ValueError, "bias", (*SHAPES, "(1, 3, 5)"), {"bias": C[None]}),
+    "bias empty": (ValueError, "bias", (*SHAPES, "(0,)"), {"bias": C[0, :0]}),
+    "bias complex": (TypeError, "bias", ("float32", "complex64"), {"bias": C.astype("c8")}),
+    "bias a number of Python": (TypeError, "bias", ("float32", "float64"), {"bias": 1.0}),
     "bias of the other float": (TypeError, "bias", ("float32", "float64"), {"bias": np.ones(5)}),
     "bias of integers": (TypeError, "bias", ("float32", "int64"), {"bias": [1, 2, 3, 4, 5]}),
     "alpha complex": (TypeError, "alpha", ("real number", "complex"), {"alpha": 1j}),
@@ -77,6 +97,37 @@ GEMM: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = 
     "activation of another case": (ValueError, "activation", ("'ReLU'",), {"activation": "ReLU"}),
     "activation empty": (ValueError, "activation", ("''",), {"activation": ""}),
     "activation none": (ValueError, "activation", ("'none'",), {"activation": "none"}),
+    "activation without its numbers": (
+        ValueError, "activation", ("jitgemm.clip(...)", "'clip'"), {"activation": "clip"}),
+    "activation not called": (
+        ValueError, "activation", ("jitgemm.leaky_relu(...)",), {"activation": jitgemm.leaky_relu}),
+    "activation a number": (ValueError, "activation", ("relu", "3"), {"activation": 3}),
+    "epilogue text": (TypeError, "epilogue", ("str",), {"epilogue": "relu"}),
+    "epilogue of one argument": (
+        TypeError, "epilogue", ("f(v, row, col)",), {"epilogue": lambda v: v}),
+    "epilogue with a branch": (
+        TypeError, "epilogue", ("jitgemm.math",),
+        {"epilogue": lambda v, row, col: v if v > 0 else row}),
+    "epilogue of NumPy's": (
+        TypeError, "epilogue", ("jitgemm.math",), {"epilogue": lambda v, row, col: np.sinh(v)}),
+    "epilogue of an array": (
+        TypeError, "epilogue", ("jitgemm.math", "ndarray"), {"epilogue": lambda v, r, c: v + C}),
+    "epilogue without a result": (
+        TypeError, "epilogue", ("returns nothing",), {"epilogue": lambda v, row, col: None}),
+    "conj_a a number": (TypeError, "conj_a", ("True or False", "int"), {"conj_a": 1}),
+    "conj_b None": (TypeError, "conj_b", ("True or False", "NoneType"), {"conj_b": None}),
+    "conj_b an array": (TypeError, "conj_b", ("ndarray",), {"conj_b": np.ones(1, bool)}),
+    "reproducible unknown": (
+        ValueError, "reproducible", ("'default' or 'strict'", "'Strict'"),
+        {"reproducible": "Strict"}),
+    "reproducible a flag": (
+        TypeError, "reproducible", ("'default' or 'strict'", "bool"), {"reproducible": True}),
+    "reproducible None": (TypeError, "reproducible", ("NoneType",), {"reproducible": None}),
+    "reproducible through a BLAS": (
+        ValueError, "reproducible", ("'default', because a BLAS", "'strict'"),
+        {"reproducible": "strict", "backend": "blas"}),
+    "backend unknown": (ValueError, "backend", ("'jit' or 'blas'", "'mkl'"), {"backend": "mkl"}),
+    "backend a number": (TypeError, "backend", ("'jit' or 'blas'", "int"), {"backend": 0}),
     "threads 0": (ValueError, "threads", ("between 1 and", "0"), {"threads": 0}),
     "threads a float": (TypeError, "threads", ("an int", "float"), {"threads": 2.0}),
     "workspace a number": (TypeError, "workspace", ("Workspace", "int"), {"workspace": 4096}),
@@ -118,9 +169,10 @@ def test_c23_gemm(case: str, again: bool) -> None:
 def test_c23_plan(case: str) -> None:
     error, operand, words, given = GEMM[case]
     options = {"a": A, "b": B, **given}
-    if operand in ("a", "b") and case.split(" ", 1)[1].startswith(("of ", "with ", "is ")):
+    kinds = ("of ", "with ", "is ", "complex", "real")
+    if operand in ("a", "b") and case.split(" ", 1)[1].startswith(kinds):
         # Without options other types and shapes are passed on to NumPy; with them they cannot be.
-        options["activation"] = "relu"
+        options["alpha"] = 2
     _refuses(
         lambda: jitgemm.plan(options.pop("a"), options.pop("b"), **options), error, operand, words
     )
@@ -199,16 +251,67 @@ def test_c23_matmul_threads(threads: Any, error: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize(
-    "b, error",
+    "x, error",
     [
         (B.astype(int), TypeError), (None, TypeError), ("text", TypeError),
-        (B.astype("c8"), TypeError),
+        (B.astype("G"), TypeError), (B.astype("f2"), TypeError),
         (B[0], ValueError), (B[None], ValueError), (1.5, ValueError),
     ],
 )  # fmt: skip
-def test_c23_prepack_rhs(b: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"^jitgemm: b: expected .*, got "):
-        jitgemm.prepack_rhs(b)
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_c23_prepacking(x: Any, error: type[Exception], side: str) -> None:
+    prepack = jitgemm.prepack_lhs if side == "a" else jitgemm.prepack_rhs
+    with pytest.raises(error, match=rf"^jitgemm: {side}: expected .*, got "):
+        prepack(x)
+    for flag in (1, None, "yes"):
+        with pytest.raises(TypeError, match=r"^jitgemm: conj: expected True or False, got "):
+            prepack(B, conj=flag)
+
+
+def test_c23_what_is_packed_for_one_side_is_refused_on_the_other() -> None:
+    left, right = jitgemm.prepack_lhs(A), jitgemm.prepack_rhs(B)
+    for prepack, x, name in ((jitgemm.prepack_rhs, left, "b"), (jitgemm.prepack_lhs, right, "a")):
+        with pytest.raises(TypeError, match=f"^jitgemm: {name}: expected .*, got object"):
+            prepack(x)
+    for call in (jitgemm.gemm, jitgemm.plan):
+        with pytest.raises(TypeError, match=r"^jitgemm: [ab]: expected "):
+            call(right, B)
+        with pytest.raises(TypeError, match=r"^jitgemm: b: expected "):
+            call(A, left)
+
+
+COMPLEX: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = {
+    "activation": (TypeError, "activation", ("None", "complex"), {"activation": "relu"}),
+    "activation with numbers": (
+        TypeError, "activation", ("complex",), {"activation": jitgemm.clip(0, 1)}),
+    "epilogue": (TypeError, "epilogue", ("complex",), {"epilogue": lambda v, row, col: v}),
+    "real bias": (TypeError, "bias", ("complex64", "float32"), {"bias": C}),
+    "wider bias": (TypeError, "bias", ("complex64", "complex128"), {"bias": C.astype("c16")}),
+    "real c": (TypeError, "c", ("complex64", "float32"), {"beta": 1, "c": C}),
+    "real out": (TypeError, "out", ("complex64", "float32"), {"out": C.copy()}),
+    "alpha text": (TypeError, "alpha", ("number", "str"), {"alpha": "1j"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COMPLEX)
+def test_c23_complex(case: str) -> None:
+    error, operand, words, given = COMPLEX[case]
+    a, b, out = A.astype("c8"), B.astype("c8"), np.full((3, 5), 7, "c8")
+    options = {"out": out, **given}
+    for call in (jitgemm.gemm, jitgemm.plan):
+        _refuses(lambda call=call: call(a, b, **options), error, operand, words)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("call", [jitgemm.leaky_relu, lambda x: jitgemm.clip(x, 1)])
+def test_c23_activations_with_numbers(call: Any) -> None:
+    values = [np.nan, 10**400]
+    for bad in (*values, "1", 1j, None, True, np.ones(2)):
+        error = ValueError if any(bad is x for x in values) else TypeError
+        with pytest.raises(error, match=r"^jitgemm: (slope|lo): expected .*, got "):
+            call(bad)
+    with pytest.raises(ValueError, match=r"^jitgemm: lo: expected at most hi, 1.0, got 2.0"):
+        jitgemm.clip(2, 1)
 
 
 @pytest.mark.parametrize(
@@ -299,11 +402,17 @@ def test_c23_pinning_works_in_any_case(name: str) -> None:
 def test_c23_packed_operands_of_another_set(rng: np.random.Generator) -> None:
     a, b = integers(rng, (3, 4), F4), integers(rng, (4, 5), F4)
     packed = jitgemm.prepack_rhs(b)
-    rebuild, state = packed.__reduce__()
-    foreign = rebuild(*(s if s != packed.isa else "elsewhere" for s in state))
-    for call in (jitgemm.gemm, jitgemm.matmul, jitgemm.plan):
-        with pytest.raises(ValueError, match=f"^jitgemm: b: .*{packed.isa}, got .*elsewhere"):
-            call(a, foreign)
+    left = jitgemm.prepack_lhs(a)
+    for handle, name in ((packed, "b"), (left, "a")):
+        handle.isa = "elsewhere"
+        for call in (jitgemm.gemm, jitgemm.matmul, jitgemm.plan):
+            if call is jitgemm.matmul and handle is left:
+                continue  # it takes handles on the right only
+            words = f"^jitgemm: {name}: expected an operand packed for .*, got one for elsewhere"
+            with pytest.raises(ValueError, match=words):
+                call(*((a, packed) if handle is packed else (left, b)))
+        with pytest.raises(ValueError, match=r"^jitgemm: pickle: expected an operand packed for "):
+            pickle.loads(pickle.dumps(handle))
 
 
 def test_c23_out_may_be_named_in_calls_of_plans() -> None:

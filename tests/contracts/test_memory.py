@@ -15,13 +15,34 @@ import numpy as np
 import pytest
 
 import jitgemm
-from oracle import LAYOUTS, Guarded, equal, exact_gemm, integers, run_python, unaligned
+from oracle import (
+    LAYOUTS,
+    Guarded,
+    another_machine,
+    equal,
+    exact_gemm,
+    integers,
+    is_complex,
+    native,
+    run_python,
+    unaligned,
+)  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="uses mprotect")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-SIZES = ((1, 1, 1), (1, 40, 9), (5, 7, 3), (6, 1, 30), (14, 33, 20), (35, 70, 17), (3, 9, 530))
+RELU = {"activation": "relu"}
+SIZES = (
+    (1, 1, 1),
+    (1, 1, 70),
+    (1, 40, 9),
+    (5, 7, 3),
+    (6, 1, 30),
+    (14, 33, 20),
+    (35, 70, 17),
+    (3, 9, 530),
+)
 
 
 # -- 12: any strides ------------------------------------------------------------------------------
@@ -31,28 +52,50 @@ SIZES = ((1, 1, 1), (1, 40, 9), (5, 7, 3), (6, 1, 30), (14, 33, 20), (35, 70, 17
 @pytest.mark.parametrize("operand", ["a", "b", "c", "out", "bias"])
 @pytest.mark.usefixtures("pieces")
 def test_c12_any_layout_of_any_operand(
-    layout: str, operand: str, dtype: Any, rng: np.random.Generator
+    layout: str, operand: str, kind: Any, rng: np.random.Generator
 ) -> None:
     if operand == "out" and layout == "odd strides of single axes":
         pytest.skip("covered by the test of single axes")
     place = LAYOUTS[layout]
+    options: dict[str, Any] = {"beta": 2, **({"conj_a": True} if is_complex(kind) else RELU)}
     for m, n, k in SIZES:
         x = {
-            "a": integers(rng, (m, k), dtype),
-            "b": integers(rng, (k, n), dtype),
-            "c": integers(rng, (m, n), dtype),
-            "bias": integers(rng, (1, n), dtype),
+            "a": integers(rng, (m, k), kind),
+            "b": integers(rng, (k, n), kind),
+            "c": integers(rng, (m, n), kind),
+            "bias": integers(rng, (1, n), kind),
         }
-        want = exact_gemm(x["a"], x["b"], beta=2, c=x["c"], bias=x["bias"], activation="relu")
-        x["out"] = np.full((m, n), 77, dtype)
+        want = exact_gemm(x["a"], x["b"], c=x["c"], bias=x["bias"], **options)
+        x["out"] = np.full((m, n), 77, kind)
         x[operand] = place(x[operand])
         a, b = x.pop("a"), x.pop("b")
         for bias in (x["bias"], x["bias"][0]):
             x["bias"] = bias
             x["out"][...] = 77
-            got = jitgemm.gemm(a, b, beta=2, activation="relu", **x)
+            got = jitgemm.gemm(a, b, **options, **x)
             assert got is x["out"]
             equal(got, want, (m, n, k))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.usefixtures("pieces")
+def test_c12_any_layout_of_every_bias(layout: str, kind: Any, rng: np.random.Generator) -> None:
+    place = LAYOUTS[layout]
+    for (m, n, k), shape in itertools.product(SIZES, ("n", "m1", "mn", "1n")):
+        a, b = integers(rng, (m, k), kind), integers(rng, (k, n), kind)
+        bias = integers(rng, {"m1": (m, 1), "mn": (m, n)}.get(shape, (1, n)), kind)
+        want = exact_gemm(a, b, bias=bias)
+        stored = place(bias)[0] if shape == "n" else place(bias)
+        equal(jitgemm.gemm(a, b, bias=stored), want, (m, n, k, shape))
+        equal(jitgemm.gemm(jitgemm.prepack_lhs(a), b, bias=stored), want, (m, n, k, shape))
+        out = np.full((n, m), 77, kind).T
+        equal(jitgemm.gemm(a, b, bias=stored, out=out), want, (m, n, k, shape))
+        mine = stored[()]
+        p = jitgemm.plan(a, b, bias=mine)
+        equal(p(a, b), want, (m, n, k, shape))
+        if mine.flags.writeable and 0 not in mine.strides:
+            mine[...] = -mine  # a plan reads it at each call
+            equal(p(a, b), exact_gemm(a, b, bias=mine), (m, n, k, shape))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -67,8 +110,8 @@ def test_c12_layouts_combine(layout: str, rng: np.random.Generator) -> None:
             equal(jitgemm.gemm(x, jitgemm.prepack_rhs(y)), want)
 
 
-def test_c12_foreign_byte_order_again_and_again(dtype: Any, rng: np.random.Generator) -> None:
-    a, b = integers(rng, (5, 7), dtype), integers(rng, (7, 9), dtype)
+def test_c12_foreign_byte_order_again_and_again(kind: Any, rng: np.random.Generator) -> None:
+    a, b = integers(rng, (5, 7), kind), integers(rng, (7, 9), kind)
     packed, want = jitgemm.prepack_rhs(b), exact_gemm(a, b)
     for turn in range(20):
         foreign = a.astype(a.dtype.newbyteorder("S"))
@@ -98,8 +141,9 @@ def test_c12_zero_strides(rows: int, cols: int, dtype: Any) -> None:
 
 @pytest.mark.parametrize("stride", [0, 1, 3, -8, 12_345_677, -(2**40), 2**62])
 def test_c12_an_axis_of_length_1_may_carry_any_stride(
-    stride: int, dtype: Any, rng: np.random.Generator
+    stride: int, kind: Any, rng: np.random.Generator
 ) -> None:
+    dtype = kind
     for m, n, k in ((1, 9, 5), (9, 1, 5), (9, 5, 1), (1, 1, 40), (1, 1, 1), (1, 600, 1)):
         a, b, c = (integers(rng, s, dtype) for s in ((m, k), (k, n), (m, n)))
         want = exact_gemm(a, b, beta=1, c=c, bias=c[0])
@@ -114,6 +158,9 @@ def test_c12_an_axis_of_length_1_may_carry_any_stride(
         equal(out, want, (m, n, k))
         equal(jitgemm.matmul(odd(a), odd(b)), exact_gemm(a, b))
         equal(jitgemm.gemm(odd(a), jitgemm.prepack_rhs(odd(b))), exact_gemm(a, b))
+        equal(jitgemm.gemm(jitgemm.prepack_lhs(odd(a)), odd(b)), exact_gemm(a, b))
+        for bias in (c, c[:, :1], c[:1]):
+            equal(jitgemm.gemm(a, b, bias=odd(bias)), exact_gemm(a, b, bias=bias))
         p = jitgemm.plan(odd(a), odd(b), out=odd(out))
         equal(p(odd(a), odd(b), odd(out)), exact_gemm(a, b))
 
@@ -229,7 +276,7 @@ MEMORY_COLUMNS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40)
 
 @pytest.fixture(scope="module")
 def guarded() -> dict[str, Guarded]:
-    return {name: Guarded(64 * 80 * 8) for name in NAMES}
+    return {name: Guarded(64 * 80 * 16) for name in NAMES}
 
 
 Place = Callable[[Array], Array]
@@ -252,8 +299,9 @@ def _surrounded(
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.usefixtures("pieces")
 def test_c13_every_edge_tile_between_forbidden_pages(
-    where: str, packed: bool, dtype: Any, guarded: dict[str, Guarded], rng: np.random.Generator
+    where: str, packed: bool, kind: Any, guarded: dict[str, Guarded], rng: np.random.Generator
 ) -> None:
+    dtype = kind
     for m, n, k in itertools.product(MEMORY_ROWS, MEMORY_COLUMNS, (1, 9)):
         a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
         left, right = guarded["a"].place(a, where), guarded["b"].place(b, where)
@@ -318,6 +366,75 @@ def test_c13_every_operand_between_forbidden_pages(
                     equal(z, x[name], f"{name} was changed")
 
 
+def _spread(x: Array, columns: bool) -> Array:
+    """Rows (or columns) 4 KiB apart, nothing after the last one."""
+    x = x.T if columns else x
+    step = -(-x.shape[1] * x.itemsize // 4096) * 4096
+    raw = np.zeros((x.shape[0] - 1) * step + x.shape[1] * x.itemsize, np.uint8)
+    y = np.ndarray(x.shape, x.dtype, raw, strides=(step, x.itemsize))
+    y[...] = x
+    return y.T if columns else y
+
+
+# Name: how B is stored, and the knobs that send a product this way.
+GUARDED_ROUTES: dict[str, tuple[Place, dict[str, int]]] = {
+    "columns": (np.asfortranarray, {"rhs_turn_rows": 9}),
+    "skewed": (lambda b: _spread(b, True), {"rhs_turn_rows": 9, "skew_depth": 1}),
+    "shared depth": (np.ascontiguousarray, {"split_depth": 1}),
+    "shared depth, columns": (np.asfortranarray, {"split_depth": 1, "rhs_turn_rows": 9}),
+    "shared depth, packed": (np.asfortranarray, {"split_depth": 1, "rhs_turn_rows": 0}),
+    "tile buffer": (lambda b: b.astype(b.dtype.newbyteorder("S")), {}),
+}
+
+
+@posix
+@pytest.mark.parametrize("where", ["start", "end"])
+@pytest.mark.parametrize("route", GUARDED_ROUTES)
+def test_c13_every_route_between_forbidden_pages(
+    where: str, route: str, kind: Any, rng: np.random.Generator
+) -> None:
+    place, knobs = GUARDED_ROUTES[route]
+    sizes = ((1, 1, 5), (1, 1, 70), (1, 9, 70), (2, 33, 65), (3, 17, 130), (9, 7, 33), (5, 1, 40))
+    memory = {name: Guarded(40 * 4096 + 4096) for name in NAMES}
+    with another_machine(**knobs), jitgemm.threads(2):
+        for m, n, k in sizes:
+            x = {
+                "a": integers(rng, (m, k), kind), "b": place(integers(rng, (k, n), kind)),
+                "c": integers(rng, (m, n), kind), "bias": integers(rng, (n,), kind),
+                "out": np.full((m, n), 77, kind),
+            }  # fmt: skip
+            if route == "tile buffer":
+                x["out"] = place(x["out"])
+            for shape in ((), (n,), (m, 1), (m, n)):
+                x["bias"] = integers(rng, shape, kind)
+                options: dict[str, Any] = {"alpha": 2, "beta": -1}
+                options |= {"conj_b": True} if is_complex(kind) else {}
+                want = exact_gemm(x["a"], x["b"], c=x["c"], bias=x["bias"], **options)
+                got, placed = _surrounded(memory, where, x, options)
+                equal(native(got), want, (m, n, k, shape))
+                for name, z in placed.items():
+                    assert memory[name].intact(z), f"written outside {name}"
+            left = memory["a"].place(x["a"], where)
+            handle = jitgemm.prepack_lhs(left)
+            right = memory["b"].place(x["b"], where)
+            equal(jitgemm.gemm(handle, right), exact_gemm(x["a"], x["b"]), (m, n, k))
+
+
+@posix
+@pytest.mark.parametrize("where", ["start", "end"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_c13_maps_between_forbidden_pages(
+    where: str, activation: str, dtype: Any, guarded: dict[str, Guarded], rng: np.random.Generator
+) -> None:
+    for m, n in itertools.product((1, 3, 15), MEMORY_COLUMNS):
+        a, b = integers(rng, (m, 3), dtype), integers(rng, (3, n), dtype)
+        out = guarded["out"].place(np.zeros((m, n), dtype), where)
+        jitgemm.gemm(a, b, out=out, activation=activation)
+        want = exact_gemm(a, b, activation=activation)
+        np.testing.assert_allclose(out, want, 1e-5, 1e-30)
+        assert guarded["out"].intact(out), f"written outside out: m={m} n={n}"
+
+
 @posix
 @pytest.mark.parametrize("where", ["start", "end"])
 def test_c13_packed_rows_of_a_between_forbidden_pages(
@@ -363,8 +480,9 @@ class _Scratch(jitgemm.Workspace):
 @pytest.mark.parametrize("order", ["F", "C"])
 @pytest.mark.parametrize("packing", ["nothing forced", "all forced"])
 def test_c13_scratch_is_not_overrun(
-    order: str, packing: str, dtype: Any, rng: np.random.Generator, knobs: Any
+    order: str, packing: str, kind: Any, rng: np.random.Generator, knobs: Any
 ) -> None:
+    dtype = kind
     if packing == "all forced":
         knobs(parallel_flops=1, rhs_pack_rows=1, lhs_pack_stride=8, lhs_pack_reuse=1)
     else:
@@ -380,6 +498,15 @@ def test_c13_scratch_is_not_overrun(
         for left, right, threads in itertools.product((a, far), (b, packed), (1, 2)):
             got = jitgemm.gemm(left, right, threads=threads, workspace=scratch)
             equal(got, want, (m, n, k))
+    # The lagging copy of A and the block sums of shared depth, with more rows than one tile has.
+    knobs(parallel_flops=1, rhs_turn_rows=9, skew_depth=1, split_depth=10**9)
+    for split in (10**9, 1):
+        knobs(parallel_flops=1, rhs_turn_rows=9, skew_depth=1, split_depth=split)
+        for m, n, k in ((1, 33, 65), (3, 40, 530), (9, 17, 1100)):
+            a, b = integers(rng, (m, k), kind), _spread(integers(rng, (k, n), kind), True)
+            for threads in (1, 2, 3):
+                got = jitgemm.gemm(a, b, threads=threads, workspace=scratch)
+                equal(got, exact_gemm(a, b), (m, n, k))
     assert scratch.lent > 10
 
 
@@ -443,7 +570,8 @@ def _overlaps(n: int, dtype: Any) -> dict[str, Callable[[Array], tuple[Array, Ar
 
 @pytest.mark.parametrize("case", _overlaps(1, np.float32))
 @pytest.mark.parametrize("n", [3, 12, 40])
-def test_c14_out_over_an_input(case: str, n: int, dtype: Any, rng: np.random.Generator) -> None:
+def test_c14_out_over_an_input(case: str, n: int, kind: Any, rng: np.random.Generator) -> None:
+    dtype = kind
     for gemm in (True, False):
         buffer = integers(rng, (n + 2, 2 * n + 2), dtype)
         a, b, out = _overlaps(n, dtype)[case](buffer)
@@ -459,7 +587,8 @@ def test_c14_out_over_an_input(case: str, n: int, dtype: Any, rng: np.random.Gen
 
 
 @pytest.mark.parametrize("k", [3, 600])
-def test_c14_out_over_c_and_bias(k: int, dtype: Any, rng: np.random.Generator) -> None:
+def test_c14_out_over_c_and_bias(k: int, kind: Any, rng: np.random.Generator) -> None:
+    dtype = kind
     m, n = 9, 20
     a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
     packed = jitgemm.prepack_rhs(b)
@@ -483,9 +612,36 @@ def test_c14_out_over_c_and_bias(k: int, dtype: Any, rng: np.random.Generator) -
             bias = out[row][::step]
             want = exact_gemm(a, b, bias=bias.copy())
             equal(jitgemm.gemm(a, right, bias=bias, out=out), want, "bias")
+        for shape in ("column", "matrix", "turned", "number"):
+            out = integers(rng, (m, n), dtype)
+            bias = {"column": out[:, 3:4], "matrix": out, "turned": out[::-1, ::-1],
+                    "number": out[2, 5]}[shape]  # fmt: skip
+            want = exact_gemm(a, b, bias=np.array(bias))
+            assert jitgemm.gemm(a, right, bias=bias, out=out) is out
+            equal(out, want, shape)
+        if is_complex(kind):
+            out = integers(rng, (m, n), dtype)
+            want = exact_gemm(a, b, beta=1j, c=out.copy(), conj_a=True, conj_b=True)
+            jitgemm.gemm(a, right, beta=1j, c=out, out=out, conj_a=True, conj_b=True)
+            equal(out, want, "conjugated")
     square = integers(rng, (n, n), dtype)
     want = exact_gemm(square, square, beta=1, c=square, bias=square[3])
     equal(jitgemm.gemm(square, square, beta=1, c=square, bias=square[3], out=square), want)
+
+
+def test_c14_out_over_a_conjugated_operand(rng: np.random.Generator) -> None:
+    for kind, n in itertools.product((np.complex64, np.complex128), (1, 4, 40)):
+        for flags in ({"conj_a": True}, {"conj_b": True}, {"conj_a": True, "conj_b": True}):
+            for place in (lambda x: x, lambda x: x.T, lambda x: x[::-1]):
+                a, b = integers(rng, (n, n), kind), integers(rng, (n, n), kind)
+                want = exact_gemm(a, b, **flags)
+                mine = a.copy()
+                equal(jitgemm.gemm(mine, b, out=place(mine), **flags), want)
+                mine = b.copy()
+                equal(jitgemm.gemm(a, mine, out=place(mine), **flags), want)
+                mine = b.copy()
+                want = exact_gemm(mine.T, mine, **flags)
+                equal(jitgemm.gemm(mine.T, mine, out=place(mine), **flags), want)
 
 
 def test_c14_the_second_call_is_checked_like_the_first(
@@ -660,7 +816,7 @@ _PEAK = """
 
 
 @linux
-@pytest.mark.parametrize("dtype", ["<f4", ">f4"])
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<c8", ">c8"])
 @pytest.mark.parametrize(
     "case",
     [

@@ -10,10 +10,9 @@ import pytest
 
 import jitgemm
 from jitgemm.api import blas
-from oracle import LAYOUTS, equal, run_python, same_bits, unaligned
+from oracle import KINDS, LAYOUTS, equal, exact_gemm, integers, run_python, same_bits, unaligned
 
 Array = np.ndarray[Any, Any]
-TYPES = (np.float32, np.float64, np.complex64, np.complex128)
 # One row, one column, one number; squares; nothing to sum; more than a block of a kernel's depth.
 SIZES = ((1, 1, 1), (1, 7, 5), (6, 1, 5), (1, 1, 9), (3, 5, 0), (4, 6, 5), (33, 17, 520))
 
@@ -27,37 +26,6 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return request.param
 
 
-@pytest.fixture(params=TYPES, ids=lambda t: np.dtype(t).name)
-def kind(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
-def fill(rng: np.random.Generator, shape: tuple[int, ...], kind: Any) -> Array:
-    """Small integers, in both parts."""
-    x = rng.integers(-4, 5, shape).astype(kind)
-    if x.dtype.kind == "c":
-        x += 1j * rng.integers(-4, 5, shape)
-    return x
-
-
-def answer(a: Array, b: Array, **options: Any) -> Array:
-    """The answer for integers, exact in the widest type."""
-    wide = np.complex128 if a.dtype.kind == "c" else np.float64
-    x, y = (np.asarray(z, wide) for z in (a, b))
-    x = x.conj() if options.get("conj_a") else x
-    y = y.conj() if options.get("conj_b") else y
-    result = options.get("alpha", 1) * np.einsum("ik,kj->ij", x, y)
-    if options.get("beta"):
-        result = result + options["beta"] * np.asarray(options["c"], wide)
-    if options.get("bias") is not None:
-        result = result + np.asarray(options["bias"], wide)
-    result = np.ascontiguousarray(result)
-    if options.get("activation") == "relu":
-        reals = result.view(np.float64)
-        np.maximum(reals, 0, out=reals)
-    return result.astype(a.dtype.newbyteorder("="))
-
-
 def gemm(a: Any, b: Any, **options: Any) -> Any:
     return jitgemm.gemm(a, b, backend="blas", **options)
 
@@ -67,12 +35,12 @@ def gemm(a: Any, b: Any, **options: Any) -> Any:
 
 def test_every_layout_of_both_operands(kind: Any, rng: np.random.Generator) -> None:
     for m, n, k in SIZES:
-        a, b = fill(rng, (m, k), kind), fill(rng, (k, n), kind)
+        a, b = integers(rng, (m, k), kind), integers(rng, (k, n), kind)
         for conj_a, conj_b in combinations((False, True), repeat=2):
             if a.dtype.kind == "f" and conj_a != conj_b:
                 continue
             flags = {"conj_a": conj_a, "conj_b": conj_b}
-            want = answer(a, b, **flags)
+            want = exact_gemm(a, b, **flags)
             for (one, left), (two, right) in combinations(LAYOUTS.items(), repeat=2):
                 x, y = left(a), right(b)
                 equal(gemm(x, y, **flags), want, (m, n, k, one, two, flags))
@@ -81,9 +49,9 @@ def test_every_layout_of_both_operands(kind: Any, rng: np.random.Generator) -> N
 
 
 def test_a_broadcast_operand(kind: Any, rng: np.random.Generator) -> None:
-    a, b = fill(rng, (1, 5), kind), fill(rng, (5, 1), kind)
+    a, b = integers(rng, (1, 5), kind), integers(rng, (5, 1), kind)
     wide, long = np.broadcast_to(a, (4, 5)), np.broadcast_to(b, (5, 6))
-    equal(gemm(wide, long), answer(wide, long))
+    equal(gemm(wide, long), exact_gemm(wide, long))
 
 
 def test_factors_c_and_out(kind: Any, rng: np.random.Generator) -> None:
@@ -91,10 +59,10 @@ def test_factors_c_and_out(kind: Any, rng: np.random.Generator) -> None:
     if np.dtype(kind).kind == "c":
         factors = (*factors, 2 - 1j)
     for m, n, k in SIZES:
-        a, b, c = (fill(rng, s, kind) for s in ((m, k), (k, n), (m, n)))
+        a, b, c = (integers(rng, s, kind) for s in ((m, k), (k, n), (m, n)))
         for alpha, beta in combinations(factors, repeat=2):
             options = {"alpha": alpha, "beta": beta}
-            want = answer(a, b, c=c, **options)
+            want = exact_gemm(a, b, c=c, **options)
             for name, layout in LAYOUTS.items():
                 why = (m, n, k, alpha, beta, name)
                 stored = layout(c.copy())
@@ -108,40 +76,62 @@ def test_factors_c_and_out(kind: Any, rng: np.random.Generator) -> None:
                 equal(place, want, why)
 
 
-def test_bias_and_relu(kind: Any, rng: np.random.Generator) -> None:
+def activations(kind: Any) -> tuple[Any, ...]:
+    """Those that keep integers integers; none of complex numbers."""
+    return (None,) if np.dtype(kind).kind == "c" else (None, "relu", jitgemm.clip(-3, 5))
+
+
+def test_bias_and_activation(kind: Any, rng: np.random.Generator) -> None:
     for m, n, k in SIZES:
-        a, b, c = (fill(rng, s, kind) for s in ((m, k), (k, n), (m, n)))
+        a, b, c = (integers(rng, s, kind) for s in ((m, k), (k, n), (m, n)))
         for shape in ((), (n,), (m, 1), (m, n), (1, n), (1, 1)):
-            bias = fill(rng, shape, kind)
+            bias = integers(rng, shape, kind)
             for stored in (bias, bias.astype(bias.dtype.newbyteorder("S")), unaligned(bias)):
-                for activation in (None, "relu"):
+                for activation in activations(kind):
                     options = {"bias": stored, "activation": activation, "beta": 2, "c": c}
-                    equal(gemm(a, b, **options), answer(a, b, **options), (m, n, k, shape))
+                    equal(gemm(a, b, **options), exact_gemm(a, b, **options), (m, n, k, shape))
+
+
+def test_there_is_no_activation_of_complex_numbers(kind: Any, rng: np.random.Generator) -> None:
+    if np.dtype(kind).kind == "f":
+        return
+    a, b, out = integers(rng, (3, 4), kind), integers(rng, (4, 5), kind), np.full((3, 5), 7, kind)
+    for name, given in (("activation", "relu"), ("activation", "tanh"),
+                        ("epilogue", lambda v, row, col: v + row)):  # fmt: skip
+        words = f"^jitgemm: {name}: expected None, because elements are complex, got one for reals"
+        for call in (gemm, jitgemm.gemm):
+            with pytest.raises(TypeError, match=words):
+                call(a, b, out=out, **{name: given})
+    equal(out, np.full((3, 5), 7, kind))
 
 
 def test_prepacked_operands(kind: Any, rng: np.random.Generator) -> None:
     for m, n, k in SIZES:
-        a, b, bias = fill(rng, (m, k), kind), fill(rng, (k, n), kind), fill(rng, (n,), kind)
+        a, b, bias = (
+            integers(rng, (m, k), kind),
+            integers(rng, (k, n), kind),
+            integers(rng, (n,), kind),
+        )
         for conj, again in combinations((False, True), repeat=2):
-            want = answer(a, b, conj_b=conj ^ again, bias=bias)
+            want = exact_gemm(a, b, conj_b=conj ^ again, bias=bias)
             right = jitgemm.prepack_rhs(b, conj=conj)
             equal(gemm(a, right, conj_b=again, bias=bias), want)
             equal(right.unpack(), b.conj() if conj else b)
             left = jitgemm.prepack_lhs(a, conj=conj)
-            equal(gemm(left, b, conj_a=again), answer(a, b, conj_a=conj ^ again))
+            equal(gemm(left, b, conj_a=again), exact_gemm(a, b, conj_a=conj ^ again))
             equal(left.unpack(), a.conj() if conj else a)
 
 
 def test_the_result_is_new_and_row_major(kind: Any, rng: np.random.Generator) -> None:
-    a, b = fill(rng, (6, 5), kind), fill(rng, (5, 4), kind)
+    a, b = integers(rng, (6, 5), kind), integers(rng, (5, 4), kind)
     result = gemm(a.T.copy().T, b)
     assert (result.dtype, result.flags.c_contiguous, result.flags.owndata) == (kind, True, True)
 
 
 def test_out_may_overlap_the_operands(kind: Any, rng: np.random.Generator) -> None:
     for place in (lambda x: x, lambda x: x[::-1], lambda x: x.T):
-        a, b = fill(rng, (5, 5), kind), fill(rng, (5, 5), kind)
-        want = answer(a, b)
+        a, b = integers(rng, (5, 5), kind), integers(rng, (5, 5), kind)
+        want = exact_gemm(a, b)
         store = a.copy()
         equal(gemm(store, b, out=place(store)), want)
         store = b.copy()
@@ -162,12 +152,12 @@ def test_agrees_with_the_kernels_on_reals(kind: Any, rng: np.random.Generator) -
 
 def test_what_is_multiplied_by_zero_is_not_read(kind: Any, rng: np.random.Generator) -> None:
     for m, n, k in SIZES:
-        a, b, c = (fill(rng, s, kind) for s in ((m, k), (k, n), (m, n)))
+        a, b, c = (integers(rng, s, kind) for s in ((m, k), (k, n), (m, n)))
         bad = [np.full_like(x, np.nan) for x in (a, b, c)]
-        equal(gemm(a, b, beta=0, c=bad[2]), answer(a, b))
-        equal(gemm(a, b, out=bad[2].copy()), answer(a, b))
-        equal(gemm(bad[0], bad[1], alpha=0, beta=3, c=c), answer(a, b, alpha=0, beta=3, c=c))
-        equal(gemm(bad[0], bad[1], alpha=0, bias=c[0]), answer(a, b, alpha=0, bias=c[0]))
+        equal(gemm(a, b, beta=0, c=bad[2]), exact_gemm(a, b))
+        equal(gemm(a, b, out=bad[2].copy()), exact_gemm(a, b))
+        equal(gemm(bad[0], bad[1], alpha=0, beta=3, c=c), exact_gemm(a, b, alpha=0, beta=3, c=c))
+        equal(gemm(bad[0], bad[1], alpha=0, bias=c[0]), exact_gemm(a, b, alpha=0, bias=c[0]))
 
 
 def test_nan_and_infinity_arrive(kind: Any, rng: np.random.Generator) -> None:
@@ -175,13 +165,14 @@ def test_nan_and_infinity_arrive(kind: Any, rng: np.random.Generator) -> None:
     for (m, n, k), value, part in combinations(SIZES[:-1], (np.nan, np.inf, -np.inf), parts):
         if not k:
             continue
-        a, b, c = (fill(rng, s, kind) for s in ((m, k), (k, n), (m, n)))
+        a, b, c = (integers(rng, s, kind) for s in ((m, k), (k, n), (m, n)))
         with np.errstate(all="ignore"):
             # Component by component: infinity times 1j has no real part here.
             bad = kind(value * part.real) if part.imag == 0 else kind(complex(
                 value * part.real if part.real else 2, value * part.imag))  # fmt: skip
         a[0, k // 2], c[-1, -1] = bad, bad
-        for options in ({}, {"alpha": -2}, {"beta": 2, "c": c}, {"activation": "relu"}):
+        cases: list[dict[str, Any]] = [{}, {"alpha": -2}, {"beta": 2, "c": c}]
+        for options in (*cases, {"activation": activations(kind)[-1]}):
             want = jitgemm.gemm(a, b, **options)
             equal(gemm(a, b, **options), want, (m, n, k, bad, options))
 
@@ -214,17 +205,19 @@ def test_empty_results(kind: Any) -> None:
 
 
 def test_a_plan_says_what_it_is(kind: Any, rng: np.random.Generator, library: str) -> None:
-    a, b, bias = fill(rng, (4, 5), kind), fill(rng, (5, 6), kind), fill(rng, (6,), kind)
-    p = jitgemm.plan(a, b, bias=bias, activation="relu", backend="blas")
-    want = answer(a, b, bias=bias, activation="relu")
+    a, b, bias = integers(rng, (4, 5), kind), integers(rng, (5, 6), kind), integers(rng, (6,), kind)
+    activation = activations(kind)[:2][-1]
+    p = jitgemm.plan(a, b, bias=bias, activation=activation, backend="blas")
+    want = exact_gemm(a, b, bias=bias, activation=activation)
     out = np.empty((4, 6), kind)
     assert p(a, b, out) is out
     equal(out, want)
     equal(p(np.asfortranarray(a), b), want)
     text = p.explain()
     assert text in repr(p)
-    routine = {"numpy": "NumPy's matmul", "scipy": "SciPy's " + "sdcz"[TYPES.index(kind)] + "gemm"}
-    for words in ("backend blas", "asked for by name", routine[library], "then bias", "activation"):
+    routine = {"numpy": "NumPy's matmul", "scipy": "SciPy's " + "sdcz"[KINDS.index(kind)] + "gemm"}
+    steps = "then bias" if activation is None else f"then bias, then {activation}"
+    for words in ("backend blas", "asked for by name", routine[library], steps):
         assert words in text
     with pytest.raises(ValueError, match="jitgemm: plan: expected one with a kernel"):
         p.ir()

@@ -148,7 +148,9 @@ def test_ir_and_assembly_are_of_the_kernel(dtype: Any) -> None:
     assert p.ir() == p.ir()
 
 
-@pytest.mark.parametrize("dtypes", [("i4", "i4"), ("f4", "f8"), ("c8", "c8"), ("O", "O")])
+@pytest.mark.parametrize(
+    "dtypes", [("i4", "i4"), ("f4", "f8"), ("c8", "f4"), ("G", "G"), ("O", "O")]
+)
 def test_delegated_plans_say_so(dtypes: tuple[str, str]) -> None:
     a, b = np.ones((3, 4), dtypes[0]), np.ones((4, 5), dtypes[1])
     p = jitgemm.plan(a, b)
@@ -316,11 +318,12 @@ def test_pickles_of_another_format_are_refused(
 
 
 def test_pickles_cut_short_are_refused() -> None:
-    rebuild, (version, isa, layout, data) = jitgemm.prepack_rhs(
-        np.ones((3, 4), np.float32)
-    ).__reduce__()
-    with pytest.raises(ValueError, match=r"^jitgemm: pickle: "):
-        rebuild(version, isa, layout, data[:-4])
+    for prepack in (jitgemm.prepack_rhs, jitgemm.prepack_lhs):
+        rebuild, (header, layout, data, how) = prepack(np.ones((3, 4), np.float32)).__reduce__()
+        assert rebuild(header, layout, data, how).shape == (3, 4)
+        for cut in (data[:-4], data + b"1234", b""):
+            with pytest.raises(ValueError, match=r"^jitgemm: pickle: expected .* packed bytes"):
+                rebuild(header, layout, cut, how)
 
 
 def test_scratch_travels_empty() -> None:

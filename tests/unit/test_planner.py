@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jitgemm.kernels.skewed import Skew
 
 from jitgemm.isa.tables import AVX2, AVX512, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.registry import columns_tile, tile_for
-from jitgemm.kernels.skewed import Skew
 from jitgemm.kernels.spec import Bias, BSource, Epilogue
 from jitgemm.planner.explain import explain
 from jitgemm.planner.machine import Cache, Machine

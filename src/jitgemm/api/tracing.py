@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 import struct
@@ -282,6 +283,16 @@ for _name, _what in (_REFUSED | _CONDITIONS_ONLY).items():
     setattr(Condition, f"__{_name}__", _refusing(_what))
 
 
+def _takes_three(f: Any) -> bool:
+    try:
+        inspect.signature(f).bind(*INPUTS)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin that does not say
+        return True
+    return True
+
+
 def trace(f: Any) -> tuple[Program, tuple[float, ...]]:
     """Call ``f(v, row, col)`` once with symbols; its program and the program's constants.
 
@@ -292,6 +303,8 @@ def trace(f: Any) -> tuple[Program, tuple[float, ...]]:
     """
     if not callable(f):
         _refuse(f"a {type(f).__name__} instead of a function")
+    if not _takes_three(f):
+        _refuse("a function that cannot be called as f(v, row, col)")
     state = _Trace()
     result = f(*(state.step(name) for name in INPUTS))
     if result is None or isinstance(result, tuple | list):

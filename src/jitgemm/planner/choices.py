@@ -185,7 +185,7 @@ class PackA(Enum):
 def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
     """How A is read, the most rows of a microtile then, and why."""
     mr = spec.tile.mr
-    if problem.a.foreign:
+    if problem.a.foreign and not is_dot(problem):
         return PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order"
     reuse = -(-problem.n * problem.parts // spec.nr)
     stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")

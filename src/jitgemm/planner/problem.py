@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from jitgemm.isa.types import ElementType
-from jitgemm.kernels.spec import Epilogue
+from jitgemm.kernels.spec import Bias, Epilogue
 
 __all__ = ["Operand", "Problem"]
 
@@ -79,6 +79,10 @@ class Problem:
         """The problem ``D^T = B^T A^T``, which has the same sums in the same order."""
         if self.b is None:
             raise ValueError("a prepacked operand ties the orientation")
+        epilogue = self.epilogue.transposed
+        if self.bias is not None and self.bias.foreign and epilogue.bias is Bias.ROW:
+            # Numbers per row are read as they are; those per element are put in order first.
+            epilogue = replace(epilogue, bias=Bias.FULL)
         return replace(
             self,
             m=self.n,
@@ -88,6 +92,6 @@ class Problem:
             c=None if self.c is None else self.c.transposed,
             bias=None if self.bias is None else self.bias.transposed,
             d=self.d.transposed,
-            epilogue=self.epilogue.transposed,
+            epilogue=epilogue,
             exchanged=not self.exchanged,
         ).normalized()
