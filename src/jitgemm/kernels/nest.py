@@ -59,25 +59,25 @@ def _tile(spec: GemmSpec) -> Function:
     def by_blocks(
         k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
     ) -> None:
-        job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
-        depth = job.int("k")
+        records = JOB.view(k, job_at), TILE.view(k, tile_at)
         block = spec.element.depth_block
-        b_row = k.const(spec.panel_row) if spec.b is BSource.PACKED else job.int("b_row")
-        a_col = job.int("a_col")
+        b_row = k.const(spec.panel_row) if spec.b is BSource.PACKED else records[0].int("b_row")
+        a_col = records[0].int("a_col")
         for p in k.range(p0, k.select(p1 > p0, p1, p0 + 1), block):
-            end = k.min(p + block, p1)
-            tile.set("first", k.select(p.equals(0), k.const(1), k.const(0)))
-            tile.set("last", k.select(end >= depth, k.const(1), k.const(0)))
-            for number in k.cases(variant, [g * _ROWS_BITS + r for g, r in variants]):
-                panels, rows = divmod(number, _ROWS_BITS)
-                k.call(
-                    microkernel(spec, panels, rows),
-                    job_at,
-                    tile_at,
-                    a + (p - p0) * a_col,
-                    b + (p - p0) * b_row,
-                    end - p,
-                )
+            at = a + (p - p0) * a_col, b + (p - p0) * b_row
+            one_block(k, records, at, variant, (p, k.min(p + block, p1)))
+
+    def one_block(
+        k: Kernel, records: tuple[View, View], at: tuple[Ptr, Ptr], variant: Int,
+        depth: tuple[Int, Int],
+    ) -> None:  # fmt: skip
+        """Add one depth block to the tile."""
+        (job, tile), (p, end) = records, depth
+        tile.set("first", k.select(p.equals(0), k.const(1), k.const(0)))
+        tile.set("last", k.select(end >= job.int("k"), k.const(1), k.const(0)))
+        for number in k.cases(variant, [g * _ROWS_BITS + r for g, r in variants]):
+            panels, rows = divmod(number, _ROWS_BITS)
+            k.call(microkernel(spec, panels, rows), job.ptr, tile.ptr, *at, end - p)
 
     def buffered(
         k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
@@ -115,8 +115,20 @@ def _tile(spec: GemmSpec) -> Function:
     def choose(
         k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
     ) -> None:
-        for plain in k.branches(JOB.view(k, job_at).int("direct").equals(1)):
-            k.call(direct if plain else through, job_at, tile_at, a, b, variant, p0, p1)
+        job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
+        for plain in k.branches(job.int("direct").equals(1)):
+            if not plain:
+                k.call(through, job_at, tile_at, a, b, variant, p0, p1)
+                continue
+            if spec.b is BSource.COLUMNS:
+                k.call(direct, job_at, tile_at, a, b, variant, p0, p1)
+                continue
+            # Most tiles of small products are one depth block: one call less counts there.
+            for single in k.branches(p1 - p0 <= spec.element.depth_block):
+                if single:
+                    one_block(k, (job, tile), (a, b), variant, (p0, p1))
+                else:
+                    k.call(direct, job_at, tile_at, a, b, variant, p0, p1)
 
     return Function(f"{spec.symbol}_tile_any", params, choose)
 
@@ -256,6 +268,7 @@ def chunk(spec: GemmSpec) -> Function:
                 for p in k.range(p0, k.select(p1 > p0, p1, p0 + 1), step):
                     end = k.min(p + step, p1)
                     at_b, at_a = panel + (p - p0) * b_row, a + (p - p0) * a_col
+                    rows_of_a, odd = k.var(at_a), k.var(k.const(0))
                     for i in k.range(i0, i1, tile_rows):
                         target = d + i * d_row + j // spec.parts * d_col
                         tile.set("partial", target)
@@ -275,13 +288,12 @@ def chunk(spec: GemmSpec) -> Function:
                         rows = k.min(tile_rows, i1 - i)
                         if bias_kind is Bias.ROW:
                             bias_of_rows(k, job, tile, rows, buffer)
-                        index = (i - i0) // tile_rows
-                        half = index % 2 * ((end - p) * spec.panel_row // 2)
+                        half = odd.value * ((end - p) * spec.panel_row // 2)
                         tile.set("ahead", at_b + ahead + half)
                         variant = panels_at_once * _ROWS_BITS + rows
-                        k.call(
-                            run_tile, job_at, tile_at, at_a + index * a_tile, at_b, variant, p, end
-                        )
+                        k.call(run_tile, job_at, tile_at, rows_of_a.value, at_b, variant, p, end)
+                        rows_of_a.value = rows_of_a.value + a_tile
+                        odd.value = 1 - odd.value
 
         def tiles() -> None:
             over(j0, j0 + grouped, group * spec.nr, group)
