@@ -171,7 +171,8 @@ class Case:
         if self.pack_a is PackA.INPLACE:
             return
         if self.pack_a is PackA.LAGGED:
-            region = self.m * spec.parts * Skew(spec).row_bytes(self.k)
+            row = spec.parts * Skew(spec).row_bytes(self.k)
+            job["a_tile"], region = tile_rows * row, self.m * row
         else:
             panels = self.pack_a is PackA.PANELS
             # Copied rows are padded to a whole number of vectors and a bit.

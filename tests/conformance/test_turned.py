@@ -109,6 +109,10 @@ def test_skewed_tiles(spec: GemmSpec) -> None:
         layout = ("rows", "cols", "both", "reversed")[number % 4]
         replace(_lagging(spec, rows, cols, step + 3), layout_a=layout).check(nest(spec))
     case = _lagging(spec, mr, widths[-1] + 1, step)
+    # Rows of several tiles, in one chunk: each has its own part of the copy, and rows of its own.
+    tiles = {"m": 2 * mr + 1, "tile_rows": mr, "row_tiles": 3, "n": 2}
+    replace(case, k=2 * step + 1, **tiles).check(nest(spec))
+    replace(case, k=1, **tiles).check(nest(spec))
     for rows in range(1, mr + 1):
         replace(case, m=rows, tile_rows=rows, n=2).check(nest(spec))
     replace(case, direct=False, layout_d="cols", layout_c="cols", layout_bias="cols", panels=1,

@@ -550,7 +550,9 @@ def check_plan(plan: GemmPlan) -> None:
     elif plan.pack_a is PackA.LAGGED:
         assert spec.b is BSource.COLUMNS
         assert (b.slices, b.row_chunks) == (1, 1)
-        assert plan.workspace_a_stride >= p.m * p.parts * Skew(spec).row_bytes(p.k)
+        per_row = p.parts * Skew(spec).row_bytes(p.k)
+        assert plan.workspace_a_stride >= p.m * per_row
+        assert plan.a_tile == b.tile_rows * per_row
     else:
         tiles = -(-min(b.rows_per_chunk, p.m) // b.tile_rows)
         rows = tiles * b.tile_rows if plan.pack_a is PackA.PANELS else min(b.rows_per_chunk, p.m)

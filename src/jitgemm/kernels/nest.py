@@ -54,9 +54,11 @@ def _tile(spec: GemmSpec) -> Function:
                 continue
             tile.set("first", 1)
             tile.set("last", 1)
+            # A walk takes the whole depth, and the last steps from the rows themselves.
+            own = job.pointer("a") + tile.int("row") * job.int("source_row")
             for number in k.cases(variant, [g * _ROWS_BITS + r for g, r in variants]):
                 walk = skewed_tile(spec, number % _ROWS_BITS)
-                k.call(walk, job_at, tile_at, job.pointer("a"), a, b, p1 - p0)
+                k.call(walk, job_at, tile_at, own, a, b, p1 - p0)
 
     def by_blocks(
         k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
@@ -271,7 +273,7 @@ def chunk(spec: GemmSpec) -> Function:
                             row = job.pointer("bias") + i * job.int("bias_row")
                             tile.set("bias", row + j // spec.parts * job.int("bias_col"))
                             tile.set("bias_row", job.int("bias_row"))
-                        if spec.epilogue.program is not None:
+                        if spec.epilogue.program is not None or spec.b is BSource.COLUMNS:
                             tile.set("row", i)
                             tile.set("col", j)
                         rows = k.min(tile_rows, i1 - i)

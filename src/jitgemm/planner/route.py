@@ -179,10 +179,11 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         a_row = (-(-kc * unit // _ALIGN) | 1) * _ALIGN
         width = a_row // spec.element.bytes
         packed_a = blocking.rows_per_chunk * a_row
-    elif lagged:
-        packed_a = _aligned(oriented.m * spec.parts * Skew(spec).row_bytes(oriented.k))
-    in_panels = pack_a is PackA.PANELS
-    a_tile = blocking.tile_rows * (kc * unit if in_panels else a_row)
+    per_row = kc * unit if pack_a is PackA.PANELS else a_row
+    if lagged:
+        per_row = spec.parts * Skew(spec).row_bytes(oriented.k)
+        packed_a = _aligned(oriented.m * per_row)
+    a_tile = blocking.tile_rows * per_row
     _check(oriented, spec, packed_b + threads * packed_a)
     return GemmPlan(
         problem=oriented,
