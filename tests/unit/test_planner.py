@@ -269,13 +269,17 @@ def test_a_dot_product_is_one_whatever_its_operands() -> None:
     """The rule is about shapes alone, or strides and packing would show in the bits."""
     p = problem(1, 1, 70)
     for other in (
-        replace(p, a=Operand(4, -12)), replace(p, b=Operand(1 << 20, 4)), replace(p, b=None),
-        replace(p, a=Operand(280, 4, foreign=True)), replace(p, b=Operand(4, 4, foreign=True)),
+        replace(p, a=Operand(280, -12)), replace(p, b=Operand(1 << 20, 4)), replace(p, b=None),
+        replace(p, a=Operand(280, -4, foreign=True)), replace(p, b=Operand(4, 4, foreign=True)),
         replace(p, d=Operand(4, 4, foreign=True)), replace(p, k=1 << 20),
         replace(p, parts=2),
     ):  # fmt: skip
-        plan = make_plan(other, context(4, parallel_flops=1, split_depth=1))
+        made = context(4, parallel_flops=1, split_depth=1, lhs_pack_stride=4, lhs_pack_reuse=1)
+        plan = make_plan(other, made)
         assert plan.dot
+        # The sum reads A by its own strides.
+        assert (plan.pack_a, plan.workspace_bytes) == (PackA.INPLACE, 0)
+        assert plan.a_col == other.a.col
         assert plan.spec.b is (BSource.PACKED if other.b is None else BSource.INPLACE)
 
 

@@ -190,6 +190,8 @@ class PackA(Enum):
 def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
     """How A is read, the most rows of a microtile then, and why."""
     mr = spec.tile.mr
+    if is_dot(problem):
+        return PackA.INPLACE, mr, "A: read in place, whatever its strides and byte order"
     if problem.a.foreign:
         return PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order"
     if spec.b is BSource.COLUMNS and _collides(problem, spec, context):
