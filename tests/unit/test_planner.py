@@ -203,6 +203,18 @@ def test_foreign_results_go_through_a_buffer() -> None:
     assert not make_plan(replace(p, bias=Operand(4, 80)), context()).direct
 
 
+def test_sweeps_read_their_bias_along_with_the_columns() -> None:
+    p = problem(1, 4000, 4000)
+    for kind, bias, sweeps in (
+        (Bias.NONE, None, True), (Bias.COLUMN, Operand(0, 4), True),
+        (Bias.COLUMN, Operand(0, 0), False), (Bias.COLUMN, Operand(0, 8), False),
+        (Bias.COLUMN, Operand(0, 4, foreign=True), False), (Bias.ROW, Operand(4, 0), True),
+        (Bias.FULL, Operand(16_000, 4), True),
+    ):  # fmt: skip
+        plan = make_plan(replace(p, bias=bias, epilogue=Epilogue(bias=kind)), context())
+        assert plan.sweep == sweeps
+
+
 # -- skew -----------------------------------------------------------------------------------------
 
 
@@ -305,12 +317,16 @@ def test_a_small_result_with_a_deep_sum_is_split() -> None:
         (replace(_deep(), d=Operand(80, 8)), context(4)),
         (replace(_deep(), d=Operand(40, 4, foreign=True)), context(4)),
         (replace(_deep(), bias=Operand(0, 8), epilogue=Epilogue(bias=Bias.COLUMN)), context(4)),
+        # One number for all columns is not a row of them.
+        (replace(_deep(), bias=Operand(0, 0), epilogue=Epilogue(bias=Bias.COLUMN)), context(4)),
         (
             replace(_deep(), bias=Operand(0, 4, foreign=True), epilogue=Epilogue(bias=Bias.COLUMN)),
             context(4),
         ),
     ):
         assert make_plan(p, made).split is None
+    one = replace(_deep(), bias=Operand(4, 0), epilogue=Epilogue(bias=Bias.ROW))
+    assert make_plan(one, context(4)).split is not None
     # C may be D: sums rest elsewhere.
     p = replace(_deep(), c=_deep().d, in_place=True, epilogue=Epilogue(beta=True))
     assert make_plan(p, context(4)).split is not None
