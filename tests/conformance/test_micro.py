@@ -143,10 +143,12 @@ def test_every_variant(spec: GemmSpec) -> None:
     places = [(1, 1), (1, 0), (0, 0), (0, 1)]
     for number, (panels, rows) in enumerate(spec.tile.variants()):
         full = MicroCase(spec, panels, rows, panels * width, depth=2)
-        most = (panels, rows) == (1, spec.tile.mr)
+        most = (panels, rows) == (1, spec.tile.mr) and spec.epilogue != PLAIN
         for first, last in places if most else (places[number % 4],):
             replace(full, first=first, last=last).check()
-        if panels > 1 and not spec.partial_groups:
+        # What follows the loop is met with an epilogue; without one every other edge will do.
+        skipped = spec.epilogue == PLAIN and number % 2
+        if skipped or (panels > 1 and not spec.partial_groups):
             continue
         # One edge per variant with each flag combination somewhere; together they meet all.
         edge = _edges(spec, panels)[number % 4]

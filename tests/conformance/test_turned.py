@@ -34,7 +34,8 @@ def test_microkernels(spec: GemmSpec) -> None:
     """Depths below, at and above a block of the transpose; columns that do not exist."""
     per, mr = spec.lanes // spec.parts, spec.tile.mr
     for number, cols in enumerate(_widths(spec)):
-        for depth in {1, per - 1, per, per + 1, 2 * per + per // 2}:
+        depths = {1, per - 1, per, per + 1, 2 * per + per // 2}
+        for depth in depths if spec.epilogue != PLAIN else {1, per + 1}:
             rows = 1 + (number + depth) % mr
             first, last = [(1, 1), (0, 0), (0, 1), (1, 0)][(number + depth) % 4]
             MicroCase(spec, 1, rows, cols, first, last, depth).check()
