@@ -404,7 +404,6 @@ TINY = Machine(Cache(512, 64, 2), Cache(1 << 10, 64, 4), Cache(16 << 10, 64, 8),
 
 MANY_PIECES = {
     "parallel_flops": 1, "sweep_row_bytes": 1, "rhs_pack_rows": 1, "rhs_turn_rows": 9,
-    "skew_depth": 1,
 }  # fmt: skip
 """Thresholds so low as well."""
 

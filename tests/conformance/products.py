@@ -21,7 +21,6 @@ from cases import (
     same_bits,
     same_bytes,
 )
-from jitgemm.kernels.skewed import Skew
 
 from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
@@ -49,6 +48,8 @@ class Case:
     """Operands in foreign byte order: letters of ``abcd``, and ``v`` for the bias."""
     pack_a: PackA = PackA.INPLACE
     sweep: bool = False
+    apart: bool = False
+    """Columns turned in registers lag behind each other."""
     prepacked: bool = False
     in_place: bool = False
     """C is D."""
@@ -126,6 +127,7 @@ class Case:
             "pack_chunks": -(-block // self.pack_panels) if per_call else 0,
             "pack_cols": self.pack_panels * spec.nr,
             "pack_a": self.pack_a.value, "direct": int(self.direct),
+            "apart": int(self.apart),
             **{f"swap_{name}": int(letter in self.swap) for name, letter in
                (("a", "a"), ("b", "b"), ("c", "c"), ("d", "d"), ("bias", "v"))},
         }  # fmt: skip
@@ -170,17 +172,14 @@ class Case:
         spec, unit, tile_rows = self.spec, self.spec.unit, self.tile_rows
         if self.pack_a is PackA.INPLACE:
             return
-        if self.pack_a is PackA.LAGGED:
-            region = self.m * spec.parts * Skew(spec).row_bytes(self.k)
-        else:
-            panels = self.pack_a is PackA.PANELS
-            # Copied rows are padded to a whole number of vectors and a bit.
-            width = (tile_rows if panels else kc + spec.lanes + 1) * spec.parts
-            row = width * spec.element.bytes
-            job |= {"pack_a_width": width, "a_row": unit if panels else row}
-            job |= {"a_col": row if panels else unit}
-            job["a_tile"] = tile_rows * (kc * unit if panels else row)
-            region = self.row_tiles * job["a_tile"]
+        panels = self.pack_a is PackA.PANELS
+        # Copied rows are padded to a whole number of vectors and a bit.
+        width = (tile_rows if panels else kc + spec.lanes + 1) * spec.parts
+        row = width * spec.element.bytes
+        job |= {"pack_a_width": width, "a_row": unit if panels else row}
+        job |= {"a_col": row if panels else unit}
+        job["a_tile"] = tile_rows * (kc * unit if panels else row)
+        region = self.row_tiles * job["a_tile"]
         region = -(-max(region, 1) // 64) * 64
         job["workspace_a_stride"] = region
         job["workspace_a"] = self._workspace(x, "workspace", region * self.threads)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jitgemm.kernels.skewed import Skew
 
 from jitgemm.isa.tables import AVX2, AVX512, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64, ElementType
@@ -153,10 +152,13 @@ def test_source_of_b() -> None:
 @pytest.mark.parametrize("isa", [AVX512, AVX2, PORTABLE], ids=lambda isa: isa.name)
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_rows_up_to_which_columns_are_turned_are_a_knob(isa: Isa, parts: int) -> None:
-    for limit in (0, 1, 4, 9):
+    most = columns_tile(tile_for(F32, isa, parts), isa, parts).mr
+    for knob in (0, 1, 4, 9):
+        # More rows than a tile has would turn B once more for each.
+        limit = min(knob, most)
         for rows in {1, limit, limit + 1} - {0}:
             p = problem(rows, 60, 70, orders="CFC", parts=parts)
-            plan = make_plan(p, context(isa=isa, rhs_turn_rows=limit))
+            plan = make_plan(p, context(isa=isa, rhs_turn_rows=knob))
             turned = rows <= limit
             assert (plan.spec.b is BSource.COLUMNS) == turned
             if not turned:
@@ -203,51 +205,54 @@ def test_foreign_results_go_through_a_buffer() -> None:
     assert not make_plan(replace(p, bias=Operand(4, 80)), context()).direct
 
 
-# -- skew -----------------------------------------------------------------------------------------
+def test_sweeps_read_their_bias_along_with_the_columns() -> None:
+    p = problem(1, 4000, 4000)
+    for kind, bias, sweeps in (
+        (Bias.NONE, None, True), (Bias.COLUMN, Operand(0, 4), True),
+        (Bias.COLUMN, Operand(0, 0), False), (Bias.COLUMN, Operand(0, 8), False),
+        (Bias.COLUMN, Operand(0, 4, foreign=True), False), (Bias.ROW, Operand(4, 0), True),
+        (Bias.FULL, Operand(16_000, 4), True),
+    ):  # fmt: skip
+        plan = make_plan(replace(p, bias=bias, epilogue=Epilogue(bias=kind)), context())
+        assert plan.sweep == sweeps
 
 
-def _apart(columns: int, rows: int = 2, k: int = 1024, **fields: Any) -> Problem:
-    """Columns of B that many bytes apart."""
-    p = problem(rows, 256, k, orders="CFC", **fields)
-    return replace(p, b=Operand(p.unit, columns))
+# -- columns turned in registers -------------------------------------------------------------------
 
 
-def test_colliding_columns_are_walked_with_a_lag() -> None:
-    plan = make_plan(_apart(4096), context())
-    assert plan.pack_a is PackA.LAGGED
-    _because(plan, "skewed walk")
-    assert "columns of B collide in L1" in explain(plan, SERVER)
-    check_plan(plan)
-    # Lines of a panel's columns find room where the stride is odd, or a thinner panel has few.
-    for p, made in (
-        (_apart(4096 + 64), context()),
-        (_apart(4096, k=511), context()),
-        (_apart(4096), context(skew_depth=1025)),
-        (_apart(0), context()),
-        (replace(_apart(4096), n=16), context()),
-        (_apart(4096, rows=9), context()),
-        (_apart(4096), context(machine=replace(SERVER, l1=Cache(64 * 4096, 64, 64)))),
+def _columns(n: int, k: int, rows: int = 2, **fields: Any) -> Problem:
+    """A B whose columns are contiguous."""
+    return problem(rows, n, k, orders="CFC", **fields)
+
+
+def test_columns_from_beyond_the_caches_lag_behind_each_other() -> None:
+    half, page = SERVER.l3.size // 2, 4096
+    k = 4 * page // 4
+    n = half // (4 * k)
+    for p, expected in (
+        (_columns(n + 1, k), True),
+        (_columns(n, k), False),
+        (_columns(2 * n, k - 1), False),
+        (_columns(n + 1, k, rows=40), False),
     ):
-        assert make_plan(p, made).pack_a is not PackA.LAGGED
-    assert make_plan(_apart(4096, k=511), context(skew_depth=511)).pack_a is PackA.LAGGED
-    assert make_plan(_apart(-4096), context()).pack_a is PackA.LAGGED
+        plan = make_plan(p, context())
+        assert plan.apart == expected
+        check_plan(plan)
+    plan = make_plan(_columns(n + 1, k), context())
+    _because(plan, "lag behind each other")
 
 
-def test_a_foreign_a_is_not_copied_for_a_skewed_walk() -> None:
-    p = _apart(4096)
+def test_columns_are_walked_from_end_to_end() -> None:
+    plan = make_plan(_columns(100, 5000), context(2, parallel_flops=1))
+    assert plan.spec.b is BSource.COLUMNS
+    assert plan.blocking.slices == 1
+    assert plan.blocking.depth_step == 5000
+
+
+def test_a_foreign_a_is_packed_for_turned_columns() -> None:
+    p = _columns(256, 1024)
     plan = make_plan(replace(p, a=replace(p.a, foreign=True)), context())
     assert plan.pack_a is PackA.PANELS
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("isa", [AVX512, AVX2, PORTABLE], ids=lambda isa: isa.name)
-def test_a_lagging_copy_fits_into_its_scratch(isa: Isa, parts: int) -> None:
-    for k in (1, 31, 512, 1000):
-        p = _apart(1 << 20, k=k, parts=parts)
-        plan = make_plan(p, context(2, isa, skew_depth=1, parallel_flops=1))
-        if plan.pack_a is PackA.LAGGED:
-            check_plan(plan)
-            assert plan.blocking.slices == 1, "a walk takes the whole depth"
 
 
 # -- dot ------------------------------------------------------------------------------------------
@@ -269,13 +274,17 @@ def test_a_dot_product_is_one_whatever_its_operands() -> None:
     """The rule is about shapes alone, or strides and packing would show in the bits."""
     p = problem(1, 1, 70)
     for other in (
-        replace(p, a=Operand(4, -12)), replace(p, b=Operand(1 << 20, 4)), replace(p, b=None),
-        replace(p, a=Operand(280, 4, foreign=True)), replace(p, b=Operand(4, 4, foreign=True)),
+        replace(p, a=Operand(280, -12)), replace(p, b=Operand(1 << 20, 4)), replace(p, b=None),
+        replace(p, a=Operand(280, -4, foreign=True)), replace(p, b=Operand(4, 4, foreign=True)),
         replace(p, d=Operand(4, 4, foreign=True)), replace(p, k=1 << 20),
         replace(p, parts=2),
     ):  # fmt: skip
-        plan = make_plan(other, context(4, parallel_flops=1, split_depth=1))
+        made = context(4, parallel_flops=1, split_depth=1, lhs_pack_stride=4, lhs_pack_reuse=1)
+        plan = make_plan(other, made)
         assert plan.dot
+        # The sum reads A by its own strides.
+        assert (plan.pack_a, plan.workspace_bytes) == (PackA.INPLACE, 0)
+        assert plan.a_col == other.a.col
         assert plan.spec.b is (BSource.PACKED if other.b is None else BSource.INPLACE)
 
 
@@ -301,12 +310,16 @@ def test_a_small_result_with_a_deep_sum_is_split() -> None:
         (replace(_deep(), d=Operand(80, 8)), context(4)),
         (replace(_deep(), d=Operand(40, 4, foreign=True)), context(4)),
         (replace(_deep(), bias=Operand(0, 8), epilogue=Epilogue(bias=Bias.COLUMN)), context(4)),
+        # One number for all columns is not a row of them.
+        (replace(_deep(), bias=Operand(0, 0), epilogue=Epilogue(bias=Bias.COLUMN)), context(4)),
         (
             replace(_deep(), bias=Operand(0, 4, foreign=True), epilogue=Epilogue(bias=Bias.COLUMN)),
             context(4),
         ),
     ):
         assert make_plan(p, made).split is None
+    one = replace(_deep(), bias=Operand(4, 0), epilogue=Epilogue(bias=Bias.ROW))
+    assert make_plan(one, context(4)).split is not None
     # C may be D: sums rest elsewhere.
     p = replace(_deep(), c=_deep().d, in_place=True, epilogue=Epilogue(beta=True))
     assert make_plan(p, context(4)).split is not None
@@ -547,10 +560,6 @@ def check_plan(plan: GemmPlan) -> None:
     if plan.pack_a is PackA.INPLACE:
         assert plan.workspace_a_stride == 0
         assert (plan.a_row, plan.a_col) == (p.a.row, p.a.col)
-    elif plan.pack_a is PackA.LAGGED:
-        assert spec.b is BSource.COLUMNS
-        assert (b.slices, b.row_chunks) == (1, 1)
-        assert plan.workspace_a_stride >= p.m * p.parts * Skew(spec).row_bytes(p.k)
     else:
         tiles = -(-min(b.rows_per_chunk, p.m) // b.tile_rows)
         rows = tiles * b.tile_rows if plan.pack_a is PackA.PANELS else min(b.rows_per_chunk, p.m)
@@ -584,7 +593,7 @@ def test_every_plan_does_everything_once(
     if beta:
         p = replace(p, c=p.d, in_place=in_place)
     made = context(threads, isa, machine, parallel_flops=1000, rhs_pack_rows=pack_rows,
-                   lhs_pack_stride=pack_stride, lhs_pack_reuse=1, skew_depth=1)  # fmt: skip
+                   lhs_pack_stride=pack_stride, lhs_pack_reuse=1)  # fmt: skip
     check_plan(make_plan(p, made))
 
 

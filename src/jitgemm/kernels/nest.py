@@ -282,7 +282,7 @@ def chunk(spec: GemmSpec) -> Function:
                             row = job.pointer("bias") + i * job.int("bias_row")
                             tile.set("bias", row + j // spec.parts * job.int("bias_col"))
                             tile.set("bias_row", job.int("bias_row"))
-                        if spec.epilogue.program is not None or spec.b is BSource.COLUMNS:
+                        if spec.epilogue.program is not None:
                             tile.set("row", i)
                             tile.set("col", j)
                         rows = k.min(tile_rows, i1 - i)

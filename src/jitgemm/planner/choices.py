@@ -185,19 +185,22 @@ class PackA(Enum):
 def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
     """How A is read, the most rows of a microtile then, and why."""
     mr = spec.tile.mr
-    if problem.a.foreign and not is_dot(problem):
+    if is_dot(problem):
+        return PackA.INPLACE, mr, "A: read in place, whatever its strides and byte order"
+    if problem.a.foreign:
         return PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order"
     reuse = -(-problem.n * problem.parts // spec.nr)
     stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")
     row, col = abs(problem.a.row), abs(problem.a.col)
+    found = PackA.INPLACE, mr, "A: read in place by broadcast"
     if problem.m < mr or reuse < enough or problem.k < spec.lanes:
-        return PackA.INPLACE, mr, f"A: read in place ({reuse} micropanels reuse it)"
-    if col >= stride:
+        found = PackA.INPLACE, mr, f"A: read in place ({reuse} micropanels reuse it)"
+    elif col >= stride:
         why = f"A: packed per chunk, a depth step of {col} bytes wastes TLB entries"
-        return PackA.PANELS, mr, why
-    if problem.a.col == problem.unit and row:
-        return _rows_apart(problem, spec, context)
-    return PackA.INPLACE, mr, "A: read in place by broadcast"
+        found = PackA.PANELS, mr, why
+    elif problem.a.col == problem.unit and row:
+        found = _rows_apart(problem, spec, context)
+    return found
 
 
 def _rows_apart(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
