@@ -181,8 +181,8 @@ def test_show_config_describes_this_process() -> None:
 @pytest.fixture
 def outsiders() -> Iterator[None]:
     """Rows added by a test are gone afterwards, and so is every plan made with them."""
-    sets, rows, units = dict(tables.BY_NAME), dict(registry._ROWS), set(compiler._store.units)
     engine = engines.engine()
+    sets, rows, units = dict(tables.BY_NAME), dict(registry._ROWS), set(compiler._store.units)
     isa = engine.isa
     yield
     engine.isa = isa

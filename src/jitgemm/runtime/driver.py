@@ -151,7 +151,8 @@ class Executable:
         self.address = 0
         self.unit = compiler.gemm_unit(plan.spec)
         if not plan.spec.isa.interpreted:
-            self.address = compiler.get(self.unit).addresses[self.function.name]
+            self.code = compiler.get(self.unit)  # keeps its pages
+            self.address = self.code.addresses[self.function.name]
         if plan.threads > 1:
             self.engine.pool.ensure(plan.threads)
 

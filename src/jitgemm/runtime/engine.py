@@ -103,6 +103,7 @@ class Engine:
     def __init__(self) -> None:
         self.isa: Isa = choose_isa()
         system = compiler.get(system_unit())
+        self._system = system  # keeps its pages
         self._addresses = system.addresses
         void, pointer, integer = None, ctypes.c_void_p, ctypes.c_int64
         self.run: Callable[..., None] = ctypes.CFUNCTYPE(void, pointer, pointer, pointer, integer)(
