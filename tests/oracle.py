@@ -33,6 +33,9 @@ from jitgemm.runtime import engine as engines
 
 Array = NDArray[Any]
 
+NESTED = "JITGEMM_TEST_NESTED"
+"""Set in sessions that test one of this machine's other instruction sets."""
+
 KINDS = (np.float32, np.float64, np.complex64, np.complex128)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

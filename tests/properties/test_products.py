@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from oracle import (
     KINDS,
     LAYOUTS,
     MANY_PIECES,
+    NESTED,
     TINY,
     another_machine,
     documented,
@@ -31,7 +33,9 @@ from oracle import (
 Array = np.ndarray[Any, Any]
 
 # No files in the working copy; a failure prints how to reproduce it.
-relaxed = settings(deadline=None, max_examples=150, database=None, print_blob=True)
+# On the sets of a machine besides the best one the kernels differ, not the rest of the library.
+EXAMPLES = 50 if NESTED in os.environ else 150
+relaxed = settings(deadline=None, max_examples=EXAMPLES, database=None, print_blob=True)
 
 dims = st.one_of(st.integers(0, 40), st.sampled_from([1, 2, 3, 6, 14, 15, 16, 17, 31, 32, 33]))
 depths = st.one_of(dims, st.sampled_from([511, 512, 513, 600]))
@@ -41,14 +45,11 @@ layouts = st.sampled_from(sorted(LAYOUTS))
 broadcasts = st.sampled_from(["no", "no", "no", "rows", "columns", "both"])
 scalars = st.sampled_from([0, 1, -1, 2, -3])
 complex_scalars = st.sampled_from([0, 1, -1, 2, -3, 1j, 2 - 1j])
-# What keeps small integers exact.
+# What keeps small integers exact; mostly nothing, as each combination is a kernel to compile.
 activations = st.sampled_from(
-    [None, None, "relu", jitgemm.clip(-9, 20), jitgemm.leaky_relu(0.5), jitgemm.leaky_relu(-2)]
+    [None, None, None, "relu", "relu", jitgemm.clip(-9, 20), jitgemm.leaky_relu(-2)]
 )
-functions = st.sampled_from(
-    [None, None, lambda v, row, col: v + 2 * row - col,
-     lambda v, row, col: jitgemm.math.where(row < col, v, -v)]
-)  # fmt: skip
+functions = st.sampled_from([*[None] * 7, lambda v, row, col: v + 2 * row - col])
 counts = st.sampled_from([1, 1, 2, 3])
 
 
@@ -84,7 +85,7 @@ def calls(draw: st.DrawFn) -> tuple[Array, Array, dict[str, Any]]:
     if kind != "none":
         shape = {"rows": (m, 1), "matrix": (m, n), "number": (1, 1)}.get(kind, (1, n))
         bias = draw(operands(*shape, dtype, rng))
-        options["bias"] = {"number": bias[0, 0], "columns": bias[0]}.get(kind, bias)
+        options["bias"] = bias[0, 0] if kind == "number" else bias[0] if kind == "columns" else bias
     if options["beta"] == 0 and draw(st.booleans()):
         options["c"] = draw(st.sampled_from([None, np.full((m, n), np.nan, dtype)]))
     return a, b, options
@@ -187,7 +188,7 @@ def test_matmul_is_numpys(data: st.DataObject) -> None:
         equal(out, want)
 
 
-@settings(relaxed, max_examples=60)
+@settings(relaxed, max_examples=EXAMPLES * 2 // 5)
 @given(calls(), counts)
 def test_reals_follow_the_documented_order(
     call: tuple[Array, Array, dict[str, Any]], threads: int
@@ -240,7 +241,7 @@ def test_knobs_and_caches_change_no_result(
         equal(jitgemm.gemm(a, b, threads=threads, out=mine, **options), want)
 
 
-@settings(relaxed, max_examples=100)
+@settings(relaxed, max_examples=EXAMPLES * 2 // 3)
 @given(
     st.one_of(st.integers(1, 3), st.integers(1, 300)), st.integers(1, 700), st.integers(1, 1600),
     dtypes, counts, st.sampled_from(["CC", "CF", "FC", "FF", "CP", "PC", "PF"]), st.booleans(),
