@@ -163,7 +163,8 @@ def _add_bias(
     at = tile.pointer("bias")
     if kind is Bias.COLUMN:
         row = {j: k.load(at + j * lanes * element.bytes, element, lanes, masks[j]) for j in masks}
-    stride = tile.int("bias_row")
+    else:
+        stride = tile.int("bias_row")
     for i in sorted({i for i, _ in sums}):
         if kind is Bias.ROW:
             one = _pair(k, spec, at) if spec.parts == 2 else k.splat(k.load(at, element), lanes)
