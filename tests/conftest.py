@@ -26,7 +26,7 @@ import numpy as np  # noqa: E402
 
 import jitgemm  # noqa: E402
 from jitgemm.runtime import engine as engines  # noqa: E402
-from oracle import KINDS, MANY_PIECES, TINY, another_machine, forget_plans  # noqa: E402
+from oracle import KINDS, MANY_PIECES, NESTED, TINY, another_machine, forget_plans  # noqa: E402
 
 # Folders whose tests compute through the public functions, on the instruction set in use.
 _COMPUTING = {"correctness", "properties", "contracts"}
@@ -89,7 +89,11 @@ def eager_threads(knobs: Callable[..., None]) -> None:
     knobs(parallel_flops=1)
 
 
-@pytest.fixture(params=["as planned here", "in many pieces"])
+# Sessions on other instruction sets leave out the plans whose parts the pieces are.
+_PIECES = ["as planned here", "in many pieces"][NESTED in os.environ :]
+
+
+@pytest.fixture(params=_PIECES)
 def pieces(request: pytest.FixtureRequest) -> Iterator[None]:
     """Once as planned here, once in many pieces: tiny caches, low thresholds, threads."""
     if request.param == "as planned here":

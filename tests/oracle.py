@@ -33,6 +33,9 @@ from jitgemm.runtime import engine as engines
 
 Array = NDArray[Any]
 
+NESTED = "JITGEMM_TEST_NESTED"
+"""Set in sessions that test one of this machine's other instruction sets."""
+
 KINDS = (np.float32, np.float64, np.complex64, np.complex128)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -404,6 +407,7 @@ TINY = Machine(Cache(512, 64, 2), Cache(1 << 10, 64, 4), Cache(16 << 10, 64, 8),
 
 MANY_PIECES = {
     "parallel_flops": 1, "sweep_row_bytes": 1, "rhs_pack_rows": 1, "rhs_turn_rows": 9,
+    "apart_column_bytes": 1,
 }  # fmt: skip
 """Thresholds so low as well."""
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit.target import available, choose_isa
-from oracle import ROOT
+from oracle import NESTED, ROOT
 
-NESTED = "JITGEMM_TEST_NESTED"
 pytestmark = pytest.mark.skipif(NESTED in os.environ, reason="already inside such a process")
 
 # What compiles and computes through the public functions on the set in use.  Processes, threads,
@@ -33,12 +33,36 @@ def _others() -> list[str]:
     ]
 
 
-def _session(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def _start(isa: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments],
-        capture_output=True, text=True, cwd=ROOT, timeout=1800,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
         env={**os.environ, "JITGEMM_ISA": isa, NESTED: "1"},
     )  # fmt: skip
+
+
+def _end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        output, _ = process.communicate(timeout=1800)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, "")
+
+
+def _session(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return _end(_start(isa, *arguments))
+
+
+@pytest.fixture(scope="module")
+def sessions() -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """One per other set, all at once: each is one busy processor."""
+    # A BLAS is the same on all of them.
+    rest = (*DEPENDENT, "--ignore=tests/correctness/test_blas.py")
+    started = {isa: _start(isa, *rest) for isa in _others()}
+    yield started
+    for process in started.values():
+        process.kill()
+        process.wait()
 
 
 def _passes(done: subprocess.CompletedProcess[str]) -> None:
@@ -48,8 +72,8 @@ def _passes(done: subprocess.CompletedProcess[str]) -> None:
 
 
 @pytest.mark.parametrize("isa", _others())
-def test_on(isa: str) -> None:
-    _passes(_session(isa, *DEPENDENT))
+def test_on(isa: str, sessions: dict[str, subprocess.Popen[str]]) -> None:
+    _passes(_end(sessions[isa]))
 
 
 def test_on_the_interpreter() -> None:

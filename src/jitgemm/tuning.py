@@ -95,6 +95,15 @@ KNOBS = {
             "estimate, not swept: as many rows as a tile of half the registers has for f32",
         ),
         _knob(
+            "apart_column_bytes",
+            16384,
+            1,
+            "bytes of a column of B from which columns turned in registers lag behind each other, "
+            "if B is larger than half of L3",
+            "the lag is a page: four pages; f32 columns of 1024 (one page) are slower apart (53 "
+            "against 62 GB/s), of 4096 (four) faster (42 against 30; Zen 5, 2026-11-30)",
+        ),
+        _knob(
             "split_depth",
             16384,
             1,

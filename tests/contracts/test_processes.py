@@ -28,7 +28,7 @@ from jitgemm.isa.types import F32
 from jitgemm.jit import cache, compiler
 from jitgemm.jit.target import host
 from jitgemm.kernels.registry import tile_for
-from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
+from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
 from jitgemm.planner.machine import usable_cpus
 from jitgemm.runtime import memory
 from jitgemm.runtime.engine import engine
@@ -50,9 +50,13 @@ def check(seed, m=40, n=100, k=520, threads=2, turns=1):
     a, b = integers(rng, (m, k), np.float32), integers(rng, (k, n), np.float32)
     want, wrong = exact_gemm(a, b), 0
     packed_per_call = np.asfortranarray(b)
+    tall, few = integers(rng, (2, 20_000), np.complex64), integers(rng, (20_000, 3), np.complex64)
+    deep = exact_gemm(tall, few, conj_a=True)
     for _ in range(turns):
         for right in (b, packed_per_call):
             wrong += not np.array_equal(jitgemm.gemm(a, right, threads=threads), want)
+        shared = jitgemm.gemm(tall, few, conj_a=True, threads=threads)
+        wrong += not np.array_equal(shared, deep)
     return wrong
 """
 
@@ -105,6 +109,34 @@ def test_c17_eight_callers_at_once(threads: int, dtype: Any, knobs: Any) -> None
             equal(jitgemm.matmul(small, small), exact_gemm(small, small), why)
 
     _at_once(8, work)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_c17_twelve_callers_share_prepacked_operands(threads: int, kind: Any, knobs: Any) -> None:
+    knobs(parallel_flops=1, gil_flops=0, split_depth=600)
+    shared = np.random.default_rng(8)
+    a, b = integers(shared, (40, 600), kind), integers(shared, (600, 33), kind)
+    left, right = jitgemm.prepack_lhs(a), jitgemm.prepack_rhs(b, conj=True)
+    p = jitgemm.plan(left, b, threads=threads)
+
+    def work(i: int) -> None:
+        rng = np.random.default_rng(i)
+        m = 1 + i % 5
+        x, y, out = (
+            integers(rng, (m, 600), kind),
+            integers(rng, (600, m), kind),
+            np.empty((40, 33), kind),
+        )
+        rows, columns = exact_gemm(x, b, conj_b=True), exact_gemm(a, y, conj_a=True)
+        few, whole = exact_gemm(x, y), exact_gemm(a, b)
+        for turn in range(8):
+            why = f"caller {i}, turn {turn}"
+            equal(jitgemm.gemm(x, right, threads=threads), rows, why)
+            equal(jitgemm.gemm(left, y, conj_a=True, threads=threads), columns, why)
+            equal(jitgemm.gemm(x, y, threads=threads), few, why)
+            equal(p(left, b, out), whole, why)
+
+    _at_once(12, work)
 
 
 def test_c17_threads_that_share_a_new_shape_each_time(dtype: Any) -> None:
@@ -161,6 +193,12 @@ start, wrong = threading.Barrier(8), []
 def work(i):
     start.wait()
     wrong.append(check(i, threads=1 + i % 2) + check(i, m=5, k=40) + check(i, k=30, m=3, n=3))
+    x = np.full((3, 9), i, np.float64)
+    handle = jitgemm.prepack_lhs(x)
+    got = jitgemm.gemm(handle, np.ones((9, 2)), bias=x[:, :1], activation=jitgemm.clip(0, 70))
+    wrong[-1] += not (got == min(10 * i, 70)).all()
+    got = jitgemm.gemm(x, np.ones((9, 2)), epilogue=lambda v, row, col: v + row - col)
+    wrong[-1] += not (got == 9 * i + np.arange(3)[:, None] - np.arange(2)).all()
 
 crew = [threading.Thread(target=work, args=(i,)) for i in range(8)]
 for t in crew: t.start()
@@ -560,26 +598,45 @@ def rss():
         return int(f.read().split()[1]) * 4096
 
 rng = np.random.default_rng(3)
-big = {t: np.ones((400, 400), t) for t in (np.float32, np.float64)}
+kinds = (np.float32, np.float64, np.complex64)
+big = {t: np.ones((1100, 1100), t) for t in kinds}
+far = {t: np.ones((40, 2048), t).T for t in kinds}
+routes = set()
 
 def turn():
     m, n, k = (int(x) for x in rng.integers(1, 120, 3))
-    x = big[(np.float32, np.float64)[int(rng.integers(2))]]
+    kind = kinds[int(rng.integers(3))]
+    x, form = big[kind], int(rng.integers(8))
     step = int(rng.integers(1, 4))
     a = x[:m, : k * step : step] if rng.integers(2) else x[:k, :m].T
     b = x[:k, :n] if rng.integers(2) else x[:n, :k].T
-    if rng.integers(3) == 0:
-        got = jitgemm.gemm(a, jitgemm.prepack_rhs(b), bias=x[0, :n], activation="relu") - 1
-    elif rng.integers(2):
-        got = jitgemm.gemm(a, b, bias=x[0, :n], activation="relu") - 1
+    if form == 0:
+        k = int(rng.integers(513, 1100))
+        m, n = 1 + m % 5, 1 + n % 40
+        a, b = x[:m, :k], far[kind][:k, :n]  # columns collide
+    elif form == 1:
+        k = int(rng.integers(600, 1100))
+        m, n = 1 + m % 5, 1 + n % 5
+        a, b = x[:m, :k], x[:k, :n]  # the depth is shared
+    elif form == 2:
+        m = n = 1
+        a, b = a[:1], b[:, :1]
+    left, right = a, b
+    if form == 3:
+        right = jitgemm.prepack_rhs(b)
+    elif form == 4:
+        left = jitgemm.prepack_lhs(a)
+    if form != 5:
+        got = jitgemm.gemm(left, right, threads=1 + m % 2,
+                           reproducible=("default", "strict")[m % 2])
     else:
-        got = jitgemm.matmul(a, b)
+        got = jitgemm.gemm(a, b, bias=x[0, :n], beta=1, c=x[:m, :n]) - 2
     assert (got == k).all(), (m, n, k)
 
-for _ in range(1200):  # more than are remembered
+for _ in range(2000):  # more than are remembered
     turn()
 units, before = len(compiler.compiled()), rss()
-for _ in range(1500):
+for _ in range(5000):
     turn()
 assert len(compiler.compiled()) == units
 print(units, rss() - before)
@@ -588,23 +645,43 @@ print(units, rss() - before)
 
 @linux
 def test_c20_new_shapes_compile_nothing_and_memory_stays_flat() -> None:
-    units, grown = map(int, run_python(_SHAPES).stdout.split())
-    # The runtime's unit; per type: B in place or packed, with and without bias and activation.
-    assert units <= 1 + 2 * 4
+    units, grown = map(int, run_python(_SHAPES, JITGEMM_SPLIT_DEPTH="600").stdout.split())
+    # The runtime's unit; per type: B in place, in columns or packed, with and without the epilogue,
+    # whose bias is one per column or, in products computed as their transpose, one per row.
+    assert units <= 1 + 3 * 3 * 3
     assert grown < 16 << 20
 
 
-def test_c20_kernels_are_keyed_on_the_spec_only(dtype: Any, rng: np.random.Generator) -> None:
-    jitgemm.gemm(np.ones((3, 4), dtype), np.ones((4, 5), dtype))
-    jitgemm.gemm(np.ones((40, 4), dtype), np.ones((4, 5), dtype))
+def test_c20_kernels_are_keyed_on_the_spec_only(kind: Any, rng: np.random.Generator) -> None:
+    dtype = kind
+    for m in (3, 40):
+        for place in (np.ascontiguousarray, np.asfortranarray):
+            jitgemm.gemm(np.ones((m, 4), dtype), place(np.ones((4, 5), dtype)))
     known = {u.name for u in compiler.compiled()}
     for m, n, k in ((1, 1, 1), (1, 77, 600), (90, 3, 2), (33, 66, 99)):
         a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
         for alpha in (1, 2, -3):
-            equal(
-                jitgemm.gemm(a[::-1], b, alpha=alpha, threads=2),
-                exact_gemm(a[::-1], b, alpha=alpha),
-            )
+            for right in (b, np.asfortranarray(b), b[:, ::-1]):
+                got = jitgemm.gemm(a[::-1], right, alpha=alpha, threads=2, conj_a=True)
+                equal(got, exact_gemm(a[::-1], right, alpha=alpha, conj_a=True))
+    assert {u.name for u in compiler.compiled()} == known
+
+
+def test_c20_numbers_of_activations_are_not_compiled_in(dtype: Any) -> None:
+    a = np.arange(-6, 6).astype(dtype)[:, None]
+    one = np.ones((1, 3), dtype)
+
+    def turn(slope: float) -> None:
+        for activation in (jitgemm.leaky_relu(slope), jitgemm.clip(-slope, 3 * slope)):
+            want = exact_gemm(a, one, activation=activation)
+            equal(jitgemm.gemm(a, one, activation=activation), want)
+        got = jitgemm.gemm(a, one, epilogue=lambda v, row, col: slope * v + col)
+        equal(got, slope * a * one + np.arange(3, dtype=dtype))
+
+    turn(0.5)
+    known = {u.name for u in compiler.compiled()}
+    for slope in (0.25, 2, 4, 8):
+        turn(slope)
     assert {u.name for u in compiler.compiled()} == known
 
 
@@ -823,7 +900,7 @@ def test_c21_the_key_names_source_llvm_cpu_and_features(monkeypatch: pytest.Monk
     isa = engine().isa
     specs = [
         GemmSpec(F32, isa, tile_for(F32, isa), b, Epilogue(bias=bias))
-        for b in BSource for bias in (False, True)
+        for b in BSource for bias in Bias
     ]  # fmt: skip
     keys = {compiler._key(compiler.gemm_unit(s)) for s in specs}
     unit, here = compiler.gemm_unit(specs[0]), host()
@@ -920,7 +997,8 @@ else:
     )
 
 
-def test_c22_a_failed_call_leaves_the_library_usable(dtype: Any, rng: np.random.Generator) -> None:
+def test_c22_a_failed_call_leaves_the_library_usable(kind: Any, rng: np.random.Generator) -> None:
+    dtype = kind
     a, b = integers(rng, (40, 30), dtype), integers(rng, (30, 50), dtype)
     want, out = exact_gemm(a, b), np.empty((40, 50), dtype)
     space = jitgemm.Workspace()
@@ -930,8 +1008,13 @@ def test_c22_a_failed_call_leaves_the_library_usable(dtype: Any, rng: np.random.
         lambda: jitgemm.gemm(a, b, beta=1, workspace=space),
         lambda: jitgemm.gemm(a, b, bias=a),
         lambda: jitgemm.matmul(a, a),
+        lambda: jitgemm.gemm(a, b, out=out, activation="no"),
+        lambda: jitgemm.gemm(a, b, out=out, reproducible="no"),
+        lambda: jitgemm.gemm(jitgemm.prepack_lhs(a), jitgemm.prepack_rhs(b), out=out),
+        lambda: jitgemm.gemm(a, b, out=out, epilogue=lambda v, row, col: v if v > 0 else row),
+        lambda: jitgemm.gemm(a, b, out=out, epilogue=lambda v, row, col: 1 / 0),
     ):
-        with pytest.raises(ValueError, match=r"^jitgemm: "):
+        with pytest.raises((ValueError, TypeError, ZeroDivisionError), match=r"^(jitgemm: |divi)"):
             wrong()
         equal(jitgemm.gemm(a, b, out=out, workspace=space), want)
         equal(jitgemm.matmul(a, b, out), want)

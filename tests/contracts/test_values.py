@@ -8,6 +8,7 @@ import ctypes
 import ctypes.util
 import itertools
 import json
+import os
 import pickle
 import platform
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from oracle import (
     KINDS,
     LAYOUTS,
     MANY_PIECES,
+    NESTED,
     TINY,
     Guarded,
     another_machine,
@@ -253,15 +255,12 @@ def test_c01_the_routes_are_all_there_are(kind: Any, monkeypatch: pytest.MonkeyP
         with another_machine(machine, **values), jitgemm.threads(threads):
             for route, (m, n), k in itertools.product(PLAIN_ROUTES.values(), SIZES, DEPTHS):
                 route(np.ones((m, k), kind), np.ones((k, n), kind))
-    # On sets with short vectors columns of wide numbers do not collide.
-    lagging = PackA.LAGGED in {p.pack_a for p in plans}
-    assert lagging or not engine().isa.mask_registers
-    assert {p.pack_a for p in plans} >= set(PackA) - {PackA.LAGGED}
+    assert {p.pack_a for p in plans} == set(PackA)
     assert {(p.spec.b, p.problem.b is None) for p in plans} == {
         (BSource.INPLACE, False), (BSource.COLUMNS, False), (BSource.PACKED, False),
         (BSource.PACKED, True),
     }  # fmt: skip
-    for feature in ("swapped", "direct", "sweep", "dot"):
+    for feature in ("swapped", "direct", "sweep", "dot", "apart"):
         assert {getattr(p, feature) for p in plans} == {False, True}, feature
     for bound in ("row_chunks", "col_chunks", "slices", "blocks", "pack_chunks", "group"):
         assert len({getattr(p.blocking, bound) for p in plans}) > 1, bound
@@ -270,8 +269,9 @@ def test_c01_the_routes_are_all_there_are(kind: Any, monkeypatch: pytest.MonkeyP
     split = [p for p in plans if p.split is not None]
     assert {p.spec.b for p in split} == set(BSource)
     assert len({p.split.ranges for p in split}) > 1  # type: ignore[union-attr]
-    # More rows than one tile has: whole ones and a lower one, on every route.
-    for source in BSource:
+    # More rows than one tile has: whole ones and a lower one, on every route
+    # (columns turned in registers are met by no more than one).
+    for source in (BSource.INPLACE, BSource.PACKED):
         tiles = {divmod(p.problem.m, p.blocking.tile_rows) for p in plans if p.spec.b is source}
         assert any(whole > 1 for whole, _ in tiles), source
 
@@ -1135,6 +1135,7 @@ _HASHES = """
 """
 
 
+@pytest.mark.skipif(NESTED in os.environ, reason="the session on the best set compares them all")
 def test_c11_every_set_with_fused_multiply_add_gives_the_same_bits() -> None:
     names = [i.name for i in BY_NAME.values() if i.fused and not i.interpreted and available(i)]
     if len(names) < 2:

@@ -16,7 +16,17 @@ import pytest
 
 import jitgemm
 from jitgemm.runtime.engine import engine
-from oracle import documented, equal, exact_gemm, integers, reals, same_bits
+from oracle import (
+    TINY,
+    another_machine,
+    documented,
+    equal,
+    exact_gemm,
+    integers,
+    is_complex,
+    reals,
+    same_bits,
+)
 
 SIZES = ((1, 1, 1), (1, 9, 2), (3, 5, 4), (7, 2, 3))
 
@@ -148,3 +158,62 @@ def test_lists(dtype: Any, rng: np.random.Generator) -> None:
     for _again in (0, 1):
         for x, y, z in zip(a, b, jitgemm.gemm_batched(a, b, threads=2), strict=True):
             equal(z, np.matmul(x, y))
+
+
+def _colliding(b: Any) -> Any:
+    """A copy whose columns are a multiple of a page apart."""
+    wide = np.zeros((b.shape[1], 4096 // b.itemsize), b.dtype)
+    wide[:, : b.shape[0]] = b.T
+    return wide[:, : b.shape[0]].T
+
+
+def _foreign(x: Any) -> Any:
+    return x.astype(x.dtype.newbyteorder("S"))
+
+
+ROUTES: dict[str, tuple[Any, Any, dict[str, int]]] = {
+    "columns of b": (np.asarray, np.asfortranarray, {"rhs_turn_rows": 9}),
+    "columns apart": (np.asarray, _colliding, {"rhs_turn_rows": 9, "apart_column_bytes": 1}),
+    "shared depth": (np.asarray, np.asarray, {"split_depth": 1}),
+    "shared depth, packed": (np.asarray, np.asfortranarray, {"split_depth": 1, "rhs_turn_rows": 0}),
+    "prepacked a": (jitgemm.prepack_lhs, np.asarray, {}),
+    "prepacked b": (np.asarray, jitgemm.prepack_rhs, {}),
+    "foreign": (_foreign, _foreign, {}),
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_route(route: str, kind: Any, rng: np.random.Generator) -> None:
+    left, right, knobs = ROUTES[route]
+    # Columns go apart only where B is large beside the caches.
+    machine = TINY if route == "columns apart" else None
+    with another_machine(machine, **knobs):
+        for m, n, k in ((1, 1, 3), (1, 1, 70), (1, 9, 35), (3, 17, 34), (4, 1, 3), (1, 33, 70)):
+            a, b = integers(rng, (m, k), kind), integers(rng, (k, n), kind)
+            x, y, bias = left(a), right(b), integers(rng, (n,), kind)
+            flags = {"conj_a": True, "alpha": 2j} if is_complex(kind) else {"activation": "relu"}
+            equal(jitgemm.gemm(x, y), exact_gemm(a, b), (m, n, k))
+            want = exact_gemm(a, b, bias=bias, **flags)
+            equal(jitgemm.gemm(x, y, bias=bias, **flags), want, (m, n, k))
+
+
+def test_every_bias(kind: Any, rng: np.random.Generator) -> None:
+    for m, n, k in SIZES:
+        a, b = integers(rng, (m, k), kind), integers(rng, (k, n), kind)
+        for shape in ((), (n,), (m, 1), (m, n)):
+            bias = integers(rng, shape, kind)
+            want = exact_gemm(a, b, bias=bias)
+            for stored in (bias, _foreign(bias)):
+                equal(jitgemm.gemm(a, b, bias=stored), want, (m, n, k, shape))
+                out = np.empty((n, m), kind).T
+                equal(jitgemm.gemm(a, b, bias=stored, out=out), want, (m, n, k, shape))
+
+
+def test_every_activation(dtype: Any, rng: np.random.Generator) -> None:
+    a, b = integers(rng, (3, 2), dtype), integers(rng, (2, 19), dtype)
+    for activation in ("sigmoid", "tanh", "gelu", "gelu_tanh", "silu", "hardswish",
+                       jitgemm.leaky_relu(0.5), jitgemm.clip(-1, 2)):  # fmt: skip
+        got = jitgemm.gemm(a, b, activation=activation)
+        np.testing.assert_allclose(got, exact_gemm(a, b, activation=activation), 1e-6, 1e-30)
+    got = jitgemm.gemm(a, b, epilogue=lambda v, row, col: v * row - col)
+    equal(got, exact_gemm(a, b, epilogue=lambda v, row, col: v * row - col))

@@ -154,7 +154,8 @@ def goes_apart(problem: Problem, context: Context) -> bool:
     """Whether columns turned in registers should lag: they come from beyond the caches."""
     size = problem.k * problem.n * problem.unit
     # The lag is a page: a walk of a few pages would be mostly lag.
-    return size > context.machine.l3.size // 2 and problem.k * problem.unit >= 4 * _PAGE
+    long = problem.k * problem.unit >= context.knob("apart_column_bytes")
+    return long and size > context.machine.l3.size // 2
 
 
 def splits(problem: Problem, context: Context) -> bool:
