@@ -12,9 +12,9 @@ import numpy as np
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.job import JOB
 from jitgemm.kernels.spec import BSource, Tile
-from jitgemm.planner import route
+from jitgemm.planner import choices, route
 from jitgemm.planner.problem import Operand, Problem
-from jitgemm.runtime.driver import Executable, Span, run_pack
+from jitgemm.runtime.driver import Executable, Scalars, Span, run_pack
 from jitgemm.runtime.engine import engine, knob, record_array
 
 Run = Callable[[], float]
@@ -28,6 +28,8 @@ class Setting:
     shape: tuple[int, int, int]  # m, k, n
     threads: int = 1
     prepacked: bool = False
+    columns: bool = False  # B column-major
+    rows: bool = True  # A row-major
     tile: Tile | None = None
     knobs: dict[str, int] = dataclasses.field(default_factory=dict)
 
@@ -40,6 +42,10 @@ def runner(setting: Setting) -> Run:
     rng = np.random.default_rng(1)
     a = (rng.random((m, k)) - 0.5).astype(dtype)
     b = (rng.random((k, n)) - 0.5).astype(dtype)
+    a, b = (
+        (a if setting.rows else np.asfortranarray(a)),
+        (np.asfortranarray(b) if setting.columns else b),
+    )
     c = np.empty((m, n), dtype)
 
     def operand(x: np.ndarray) -> Operand:
@@ -51,13 +57,13 @@ def runner(setting: Setting) -> Run:
     context = dataclasses.replace(
         engine().context(setting.threads), knob=lambda name: setting.knobs.get(name, knob(name))
     )
-    tile_for = route.tile_for
+    tile_for = choices.tile_for
     if setting.tile is not None:
-        route.tile_for = lambda *_: setting.tile
+        choices.tile_for = lambda *_: setting.tile
     try:
         plan = route.make_plan(problem, context)
     finally:
-        route.tile_for = tile_for
+        choices.tile_for = tile_for
     executable = Executable(plan)
     where = {"a": a, "d": c} if setting.prepacked else {"a": a, "b": b, "d": c}
     spans = {
@@ -79,7 +85,7 @@ def runner(setting: Setting) -> Run:
 
     def run() -> float:
         start = time.perf_counter()
-        executable.run(spans, (1.0, 0.0), None)
+        executable.run(spans, Scalars(), None)
         return time.perf_counter() - start if keep else 0.0
 
     run()

@@ -46,9 +46,50 @@ def rhs_pack_rows() -> None:
         print(f"| {m} | " + " | ".join(cells) + " |", flush=True)
 
 
+def rhs_turn_rows() -> None:
+    """Turning a column-major B in registers against packing it, by the rows that meet it."""
+    print("\nrhs_turn_rows: time packed per call over time turned in registers\n")
+    shapes = ((64, 64), (256, 256), (512, 512), (1000, 1000), (1024, 1024), (4096, 4096))
+    head = " | ".join(f"k={k} n={n}" for k, n in shapes)
+    print(f"| m | {head} |\n" + "|---" * (len(shapes) + 1) + "|")
+    for m in (1, 2, 3, 4):
+        cells = []
+        for k, n in shapes:
+            runs = {
+                name: runner(Setting(F32, (m, k, n), columns=True, knobs={"rhs_turn_rows": rows}))
+                for name, rows in (("turned", 10), ("packed", 0))
+            }
+            times = medians(runs, rounds=7)
+            cells.append(f"{times['packed'] / times['turned']:.2f}")
+        print(f"| {m} | " + " | ".join(cells) + " |", flush=True)
+
+
+def split_depth() -> None:
+    """Sharing the depth of ``X.T @ X`` against walking it whole, by rows of X."""
+    print("\nsplit_depth: time walked whole over time by ranges of depth\n")
+    depths = (2048, 4096, 8192, 16384, 32768, 131072)
+    print("| columns, threads | " + " | ".join(map(str, depths)) + " |")
+    print("|---" * (len(depths) + 1) + "|")
+    for n in (4, 16, 64, 128):
+        for threads in (1, 2):
+            cells = []
+            for k in depths:
+                runs = {
+                    name: runner(
+                        Setting(F32, (n, k, n), threads, rows=False, knobs={"split_depth": depth})
+                    )
+                    for name, depth in (("split", 1), ("whole", 1 << 40))
+                }
+                times = medians(runs, rounds=7)
+                cells.append(f"{times['whole'] / times['split']:.2f}")
+            print(f"| {n}, {threads} | " + " | ".join(cells) + " |", flush=True)
+
+
 def main() -> None:
     parallel_flops()
     rhs_pack_rows()
+    rhs_turn_rows()
+    split_depth()
 
 
 if __name__ == "__main__":

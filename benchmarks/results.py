@@ -24,6 +24,7 @@ WEIGHTS = (
     (1, 512, 512), (1, 4096, 4096), (4, 1024, 1024), (8, 768, 3072), (16, 512, 256),
     (32, 1024, 4096), (128, 768, 768), (512, 768, 3072),
 )  # fmt: skip
+VECTORS = ((1, 1024, 1024), (1024, 1024, 1), (1, 4096, 4096), (4096, 4096, 1))
 FUSED = ((8, 768, 3072), (128, 768, 768), (512, 768, 3072))
 
 _STARTUP = """
@@ -223,6 +224,10 @@ def main() -> None:
         ("Fixed weights (B prepacked), f32", [Case("f4", s, prepacked=True) for s in weights]),
         ("Fixed weights with bias and relu, f32",
          [Case("f4", s, prepacked=True, relu=True) for s in FUSED]),
+        ("Matrix times vector and vector times matrix, f32", [Case("f4", s) for s in VECTORS]),
+        ("Matrix times vector and vector times matrix, f64", [Case("f8", s) for s in VECTORS]),
+        ("Square, c64", [Case("c8", (n, n, n), prepacked=True) for n in squares[:3]]),
+        ("Square, c128", [Case("c16", (n, n, n), prepacked=True) for n in squares[:3]]),
     ]  # fmt: skip
     parts = [
         "# Measured results", "",
@@ -247,6 +252,7 @@ def main() -> None:
             parts += [f"## {title}, {threads} thread(s), GFLOP/s", "", *table(rows), ""]
     if not options.quick:
         parts += ["## Pinned AVX2, one thread, GFLOP/s", "", *pinned("avx2"), ""]
+        parts += ["## Routes, layouts and epilogues", "", *script("routes.py"), ""]
         parts += ["## Depth block", "", *script("depth_block.py"), ""]
         parts += ["## Register tiles", "", *script("tiles.py"), ""]
         parts += ["## Thresholds", "", *script("knobs.py"), ""]

@@ -126,6 +126,34 @@ def tall() -> None:
         print(f"| {n} | " + " | ".join(cells) + " |")
 
 
+def stacks() -> None:
+    print("\n### Stacks of products, float32, microseconds\n")
+    print(
+        "| product | jitgemm, 1 thread | 2 threads | NumPy | NumPy / best |\n|---|---|---|---|---|"
+    )
+    shapes = (
+        ((10_000, 9, 9), (9, 9)),
+        ((10_000, 9, 9), (10_000, 9, 9)),
+        ((64, 16, 1, 128), (16, 128, 128)),
+        ((100, 4, 4), (100, 4, 4)),
+        ((4, 8, 8), (8, 8)),
+        ((64, 64, 64), (64, 64, 64)),
+        ((16, 256, 256), (16, 256, 256)),
+    )
+    for left, right in shapes:
+        a, b = numbers(*left), numbers(*right)
+        out = np.matmul(a, b)
+        t = turns(
+            {
+                "1": lambda: jitgemm.matmul(a, b, out=out, threads=1),
+                "2": lambda: jitgemm.matmul(a, b, out=out, threads=2),
+                "NumPy": lambda: np.matmul(a, b, out=out),
+            }
+        )
+        cells = " | ".join(f"{1e6 * s:.1f}" for s in t.values())
+        print(f"| {left} @ {right} | {cells} | {t['NumPy'] / min(t['1'], t['2']):.1f} |")
+
+
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "reversed rows": lambda x: x[::-1].copy()[::-1],
     "reversed columns": lambda x: x[:, ::-1].copy()[:, ::-1],
@@ -204,6 +232,7 @@ def main() -> None:
         vectors(np.float64)
         dots()
     tall()
+    stacks()
     with threadpoolctl.threadpool_limits(1):
         layouts()
         epilogues()
