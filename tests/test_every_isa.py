@@ -37,7 +37,9 @@ def _start(isa: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-        env={**os.environ, "JITGEMM_ISA": isa, NESTED: "1"},
+        # A session of its own, even where this one is a worker of several.
+        env={**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")},
+             "JITGEMM_ISA": isa, NESTED: "1"},
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -57,7 +58,12 @@ def _pack_b(spec: GemmSpec, layout: str, span: tuple[int, int, int, int], swap: 
             moved[...] = b
             b = moved
         inside = b[p0:p1, j0:j1]
-        x.add("b", inside)
+        # Vectors from which shuffles pick hold what lies between elements, never beyond them.
+        reach = [(n - 1) * step for n, step in zip(inside.shape, inside.strides, strict=True)]
+        low = int(inside.__array_interface__["data"][0]) + sum(min(0, r) for r in reach)
+        size = sum(map(abs, reach)) + inside.itemsize
+        whole = (ctypes.c_uint8 * size).from_address(low)
+        x.memory.add("b", np.frombuffer(whole, np.uint8), writable=False)
         depth, width = p1 - p0 + 1, spec.nr // parts  # one step more: the stride is not the size
         packed = np.full((-(-(j1 - j0) // width), depth, width), np.nan, x.number)
         job: dict[str, Any] = {

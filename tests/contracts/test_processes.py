@@ -633,7 +633,7 @@ def turn():
         got = jitgemm.gemm(a, b, bias=x[0, :n], beta=1, c=x[:m, :n]) - 2
     assert (got == k).all(), (m, n, k)
 
-for _ in range(2000):  # more than are remembered
+for _ in range(8000):  # more than are remembered, and rare kernels too
     turn()
 units, before = len(compiler.compiled()), rss()
 for _ in range(5000):
@@ -647,8 +647,9 @@ print(units, rss() - before)
 def test_c20_new_shapes_compile_nothing_and_memory_stays_flat() -> None:
     units, grown = map(int, run_python(_SHAPES, JITGEMM_SPLIT_DEPTH="600").stdout.split())
     # The runtime's unit; per type: B in place, in columns or packed, with and without the epilogue,
-    # whose bias is one per column or, in products computed as their transpose, one per row.
-    assert units <= 1 + 3 * 3 * 3
+    # whose bias is one per column or, in products computed as their transpose, one per row; and
+    # B in place or in columns on slim tiles.
+    assert units <= 1 + 3 * 5 * 3
     assert grown < 16 << 20
 
 

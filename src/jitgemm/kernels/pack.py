@@ -175,7 +175,10 @@ class _Packing:
             self._units(src, dst, source.lead - whole, k.const(0))
 
     def _stepping_row(self, src: Ptr, dst: Ptr, step: int) -> None:
-        """A row of the panel from units ``step`` apart; nothing beyond them is read."""
+        """A row of the panel from units ``step`` apart.
+
+        What lies between them is read along, nothing before the first or after the last.
+        """
         k, unit = self.k, self.source.unit
         per = self.lanes // unit
         assert isinstance(self.width, int)
