@@ -160,7 +160,7 @@ def goes_apart(problem: Problem, context: Context) -> bool:
 
 def splits(problem: Problem, context: Context) -> bool:
     """Whether the depth should be shared among threads, a small result being too few tiles."""
-    block, m, n = problem.element.depth_block, problem.m, problem.n
+    m, n = problem.m, problem.n
     if (
         problem.b is None
         or is_dot(problem)
@@ -170,8 +170,9 @@ def splits(problem: Problem, context: Context) -> bool:
         return False
     if not is_direct(replace(problem, k=1))[0]:
         return False
-    # Block sums are written and read once: a quarter of what a block reads of A and B is enough.
-    few = 2 * m * n <= block * (m + n) // 4
+    # Block sums are written and read once per block: little beside the block's arithmetic while
+    # those of a block stay in L2.
+    few = m * n * problem.unit <= context.machine.l2.size // 2
     return few and _reads_bias_in_place(problem)
 
 

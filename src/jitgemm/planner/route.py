@@ -145,11 +145,14 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     """
     oriented, why = orientation(problem.normalized())
     reasons = [why]
-    source, why = b_source(oriented, context)
+    deep, element = splits(oriented, context), oriented.element
+    # By ranges of depth B comes one depth block at a time.
+    depth = min(oriented.k, element.depth_block) if deep else oriented.k
+    source, why = b_source(replace(oriented, k=depth), context)
     reasons.append(why)
     spec = spec_for(oriented, source, context.isa)
     unit = spec.unit
-    if splits(oriented, context):
+    if deep:
         return _deep(oriented, spec, context, reasons)
     dot = is_dot(oriented)
     threads = 1 if dot else threads_for(oriented.operations, context)
