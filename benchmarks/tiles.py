@@ -30,7 +30,7 @@ def main() -> None:
                 tile = Tile(mr, regs, ((1, mr),))
                 if (mr, regs) == (registered.mr, registered.nr_regs):
                     tile = registered
-                tile.check(isa.vector_registers)
+                tile.check(isa.vector_registers, 1)
                 settings[name] = Setting(element, shape, prepacked=True, tile=tile)
             times = medians({name: runner(s) for name, s in settings.items()})
             cells = " | ".join(f"{gflops(s, times[n]):.1f}" for n, s in settings.items())
