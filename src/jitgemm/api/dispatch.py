@@ -27,7 +27,7 @@ from jitgemm.runtime.packed import PackedLhs, PackedRhs, element_dtype
 __all__ = ["Entry", "bind", "enters", "entries", "keep_entry", "key_of", "planned", "remember"]
 
 Entry = Callable[..., Any]
-_KEPT = 1024
+_KEPT = 512
 
 entries: dict[tuple[Any, ...], Entry] = {}
 # Reading needs no lock; two threads forgetting the oldest at once do.

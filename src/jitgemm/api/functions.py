@@ -21,7 +21,7 @@ from jitgemm.runtime.driver import scalar_slot
 from jitgemm.runtime.engine import engine, record_array, usable
 from jitgemm.runtime.entry_code import SMALL
 from jitgemm.runtime.memory import Workspace
-from jitgemm.runtime.packed import PackedRhs, element_dtype
+from jitgemm.runtime.packed import PackedLhs, PackedRhs, element_dtype
 
 __all__ = ["covers", "gemm", "matmul"]
 
@@ -97,7 +97,8 @@ def _gemm(
 ) -> Array:
     """A product through the entry an earlier call like it has left, or in full."""
     try:
-        deep = a.ndim > 2 or b.ndim > 2
+        # A prepacked left operand has an entry among those of stacks.
+        deep = a.ndim > 2 or b.ndim > 2 or (type(a) is PackedLhs and type(b) is np.ndarray)
     except AttributeError:
         deep = np.ndim(a) > 2 or np.ndim(b) > 2
     if deep:
