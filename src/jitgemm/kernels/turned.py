@@ -9,7 +9,7 @@ other route.
 No vector lies in two lines, if all columns agree on where lines begin: a line that is met twice may
 have been pushed out in between.
 
-An operand beyond the caches is walked *apart*: in four groups of columns that lag behind each
+An operand beyond the caches is walked *apart*: in four groups of columns or more that lag behind each
 other, together a page.  Columns a multiple of a page apart share one set of L1 and end their
 pages together; with a lag the lines of a moment lie in different sets, so that lines can be fetched
 into L1 ahead of their use.  (4096 x 4096 floats, one thread, Zen 5, 2026-11-30: 30 GB/s in step, 25
@@ -48,9 +48,10 @@ class _Sizes:
     @property
     def lanes(self) -> int:
         """Reals in a vector of a group."""
-        spec = self.spec
-        few = max(2 * spec.parts, spec.nr // _GROUPS)
-        return min(spec.lanes, few) if self.apart else spec.lanes
+        spec, lanes = self.spec, self.spec.lanes
+        while self.apart and spec.nr // lanes < _GROUPS and lanes > 2 * spec.parts:
+            lanes //= 2
+        return lanes
 
     @property
     def columns(self) -> int:
