@@ -9,8 +9,8 @@ other route.
 No vector lies in two lines, if all columns agree on where lines begin: a line that is met twice may
 have been pushed out in between.
 
-An operand beyond the caches is walked *apart*: in four groups of columns or more that lag behind each
-other, together a page.  Columns a multiple of a page apart share one set of L1 and end their
+An operand beyond the caches is walked *apart*: in four groups of columns or more that lag behind
+each other, together a page.  Columns a multiple of a page apart share one set of L1 and end their
 pages together; with a lag the lines of a moment lie in different sets, so that lines can be fetched
 into L1 ahead of their use.  (4096 x 4096 floats, one thread, Zen 5, 2026-11-30: 30 GB/s in step, 25
 apart without fetching ahead, 42 with it.  1024 x 1024, from L3: 62 in step, 53 apart.)
