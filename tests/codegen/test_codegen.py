@@ -251,7 +251,8 @@ def test_columns_are_turned_by_the_fewest_shuffles(spec: GemmSpec) -> None:
         for apart in (False, True):
             name = f"{spec.symbol}_turned_{'apart_' * apart}{rows}"
             lanes = spec.lanes
-            while apart and spec.nr // lanes < 4 and lanes > 2 * spec.parts:
+            least = max(2 * spec.parts, 16 // spec.element.bytes)
+            while apart and spec.nr // lanes < 4 and lanes > least:
                 lanes //= 2
             per, groups = lanes // spec.parts, spec.nr // lanes
             code = Loop(tuple(functions[name]), frame=False)

@@ -9,8 +9,8 @@ other route.
 No vector lies in two lines, if all columns agree on where lines begin: a line that is met twice may
 have been pushed out in between.
 
-An operand beyond the caches is walked *apart*: in four groups of columns or more that lag behind
-each other, together a page.  Columns a multiple of a page apart share one set of L1 and end their
+An operand beyond the caches is walked *apart*: in several groups of columns that lag behind each
+other, together a page.  Columns a multiple of a page apart share one set of L1 and end their
 pages together; with a lag the lines of a moment lie in different sets, so that lines can be fetched
 into L1 ahead of their use.  (4096 x 4096 floats, one thread, Zen 5, 2026-11-30: 30 GB/s in step, 25
 apart without fetching ahead, 42 with it.  1024 x 1024, from L3: 62 in step, 53 apart.)
@@ -31,6 +31,8 @@ __all__ = ["turned_tile"]
 
 _WORD = 8
 _PAGE = 4096
+# Bytes of the narrowest vector register there is.
+_NARROWEST = 16
 # Groups of a panel apart: few enough columns each (8 floats, 4 doubles with 512 bits) for one set
 # of L1.  4096 x 4096 doubles with two groups of eight: 34 GB/s, with four of four 35 to 37.
 _GROUPS = 4
@@ -49,7 +51,9 @@ class _Sizes:
     def lanes(self) -> int:
         """Reals in a vector of a group."""
         spec, lanes = self.spec, self.spec.lanes
-        while self.apart and spec.nr // lanes < _GROUPS and lanes > 2 * spec.parts:
+        # Narrower vectors would be widened with lanes whose contents, and flags, are anybody's.
+        least = max(2 * spec.parts, _NARROWEST // spec.element.bytes)
+        while self.apart and spec.nr // lanes < _GROUPS and lanes > least:
             lanes //= 2
         return lanes
 
