@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from jitgemm.api import blas
-from jitgemm.api.dispatch import entries, keep_entry
+from jitgemm.api.dispatch import Table, entries, keep_entry, not_implemented
 from jitgemm.api.operands import (
     Array,
     check_output,
@@ -278,16 +278,6 @@ def _key(a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, 
     )  # fmt: skip
 
 
-def _not_implemented(*_: object) -> Any:
-    return NotImplemented
-
-
-class _Table(np.ndarray):
-    """An entry's table, with the objects its addresses belong to."""
-
-    keep: tuple[Any, ...]
-
-
 def _arrays(product: StackedProduct) -> dict[str, Array] | None:
     """What an entry will be given, by job field; ``None`` if it cannot take that."""
     found: dict[str, Any] = {k: v for k, v in product.given.items() if v is not None}
@@ -313,10 +303,10 @@ def _remember(key: Any, product: StackedProduct, threads: int) -> None:
     if plan.outer:
         return
     item = executable.item
-    table = record_array(CALL.slots).view(_Table)
+    table = record_array(CALL.slots).view(Table)
     values: dict[str, int] = {
         "array_type": id(np.ndarray),
-        "slow": id(_not_implemented),
+        "slow": id(not_implemented),
         "none": id(None),
         "new_from_descr": numpy_abi.new_from_descr(),
         "fresh": int(product.out is None),

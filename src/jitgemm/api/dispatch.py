@@ -24,7 +24,10 @@ from jitgemm.runtime.engine import engine, knob, record_array
 from jitgemm.runtime.entry_code import B_BUFFER, B_HANDLE, B_MATRIX, PLAN
 from jitgemm.runtime.packed import PackedLhs, PackedRhs, element_dtype
 
-__all__ = ["Entry", "bind", "enters", "entries", "keep_entry", "key_of", "planned", "remember"]
+__all__ = [
+    "Entry", "Table", "bind", "enters", "entries", "keep_entry", "key_of", "not_implemented",
+    "planned", "remember",
+]  # fmt: skip
 
 Entry = Callable[..., Any]
 _KEPT = 512
@@ -40,7 +43,8 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def _not_implemented(*_: object) -> Any:
+def not_implemented(*_: object) -> Any:
+    """What an entry answers to arguments it does not know."""
     return NotImplemented
 
 
@@ -76,7 +80,7 @@ def remember(key: tuple[Any, ...], product: Product, threads: int) -> None:
     if copied or not (enters(product) and product.m and product.n):
         return
     executable = planned(product, target, threads)
-    keep_entry(key, bind(product, target, executable, _not_implemented, bound=False))
+    keep_entry(key, bind(product, target, executable, not_implemented, bound=False))
 
 
 def keep_entry(key: tuple[Any, ...], entry: Entry) -> None:
@@ -87,7 +91,7 @@ def keep_entry(key: tuple[Any, ...], entry: Entry) -> None:
         entries[key] = entry
 
 
-class _Table(np.ndarray):
+class Table(np.ndarray):
     """A plan's table, with the objects its addresses belong to."""
 
     keep: tuple[Any, ...]
@@ -107,7 +111,7 @@ def bind(
             Otherwise it takes ``(a, b or packed storage, out, bias or None, C or None)``.
     """
     e, unit, gp = engine(), product.dtype.itemsize, executable.plan
-    table = record_array(PLAN.slots).view(_Table)
+    table = record_array(PLAN.slots).view(Table)
     packed = isinstance(product.b, PackedRhs)
     values = {
         "array_type": id(np.ndarray),

@@ -212,9 +212,10 @@ def matmul(
 ) -> Any:
     """``x1 @ x2`` with NumPy's rules: vectors, matrices, stacks that broadcast.
 
-    float32 with float32 and float64 with float64 run here; every other pair of types is passed on
-    to :func:`numpy.matmul`, and so are operands that have a say in the result: subclasses of arrays
-    (but not :class:`numpy.memmap`), objects with ``__array_ufunc__`` or ``__array_wrap__``.
+    Two operands of one type, float32, float64, complex64 or complex128, run here; every other pair
+    is passed on to :func:`numpy.matmul`, and so are operands that have a say in the result:
+    subclasses of arrays (but not :class:`numpy.memmap`), objects with ``__array_ufunc__`` or
+    ``__array_wrap__``.
 
     Args:
         x1: ``(..., m, k)`` or ``(k,)``, an array of one or more dimensions.

@@ -19,6 +19,8 @@ from jitgemm.lang.record import View
 
 __all__ = ["dot", "lane_count"]
 
+# Four sums of 512 bits, or eight of 256, hide the latency of a multiply-add; a power of two, so
+# that halves are equal.
 _BYTES = 256
 
 
