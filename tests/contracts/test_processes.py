@@ -656,7 +656,7 @@ def test_c20_new_shapes_compile_nothing_and_memory_stays_flat() -> None:
 
 def test_c20_kernels_are_keyed_on_the_spec_only(kind: Any, rng: np.random.Generator) -> None:
     dtype = kind
-    for m, n in itertools.product((1, 40), (5, 80)):
+    for m, n in itertools.product((1, 40), (3, 80)):
         for place in (np.ascontiguousarray, np.asfortranarray):
             jitgemm.gemm(np.ones((m, 40), dtype), place(np.ones((40, n), dtype)))
     known = {u.name for u in compiler.compiled()}
