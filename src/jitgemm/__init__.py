@@ -11,6 +11,7 @@ from jitgemm.api.config import get_num_threads, set_num_threads, show_config, th
 from jitgemm.api.functions import gemm, matmul
 from jitgemm.api.plans import Plan, plan
 from jitgemm.api.prepack import prepack_lhs, prepack_rhs
+from jitgemm.api.quantise import Requantize
 from jitgemm.api.ragged import gemm_batched
 from jitgemm.errors import IsaError, JitGemmWarning
 from jitgemm.runtime.memory import Workspace
@@ -24,6 +25,7 @@ __all__ = [
     "PackedLhs",
     "PackedRhs",
     "Plan",
+    "Requantize",
     "Workspace",
     "clip",
     "gemm",

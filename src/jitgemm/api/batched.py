@@ -11,6 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from jitgemm.api import blas
 from jitgemm.api.dispatch import Table, entries, keep_entry, not_implemented
+from jitgemm.api.kinds import number_of, result_type
 from jitgemm.api.operands import (
     Array,
     check_output,
@@ -19,10 +20,10 @@ from jitgemm.api.operands import (
     factor,
     native,
     new_result,
-    number_of,
     operand,
 )
 from jitgemm.api.product import Options, Product
+from jitgemm.api.quantise import Requantize, with_bias
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
 from jitgemm.planner.batching import make_batch_plan
@@ -33,7 +34,7 @@ from jitgemm.runtime.batch_entry import CALL, DIMENSIONS, OPERANDS
 from jitgemm.runtime.batches import BatchExecutable, job_slot
 from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine, knob, record_array
-from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, element_dtype
+from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs
 
 __all__ = ["StackedProduct", "shares", "stack_shape", "stacked"]
 
@@ -87,6 +88,15 @@ def _same_place(x: Array, y: Array) -> bool:
     return all(n == 1 or s == t for n, s, t in zip(x.shape, x.strides, y.strides, strict=True))
 
 
+def _result(a: np.dtype, b: np.dtype, options: Options) -> np.dtype:
+    """The type of the result; what is wrong with other types :class:`Product` says."""
+    if "c" in (a.kind, b.kind) or number_of(a) is None or number_of(b) is None:
+        check_type("b", b, a)
+    if isinstance(options.requantize, Requantize):
+        return options.requantize.type
+    return result_type(a, b, options.out_dtype)
+
+
 class StackedProduct:
     """``act(alpha * a @ b + beta * c + bias)`` for stacks, with every argument checked.
 
@@ -111,11 +121,11 @@ class StackedProduct:
                 raise TypeError(message(name, f"an array or a {kind.__name__}", type(x).__name__))
             if not isinstance(x, Packed) and number_of(x.dtype) is None:
                 operand(name, x)
-        self.dtype = left.dtype.newbyteorder("=")
-        check_type("b", right.dtype, self.dtype)
+        self.dtype = _result(left.dtype, right.dtype, options)
         self.shape = stack_shape(left, right, names)
         # The user's own operands, as an entry will see them.
-        self.given: dict[str, Any] = {"a": a, "b": b, "bias": options.bias, "c": None}
+        self.given: dict[str, Any] = {"a": a, "b": b, "c": None}
+        self.given["bias"] = with_bias(options.bias, options.requantize)
         index: tuple[Any, ...] = (...,)
         index += (np.newaxis,) if left.ndim == 1 else (slice(None),)
         index += (np.newaxis,) if right.ndim == 1 else (slice(None),)
@@ -125,7 +135,7 @@ class StackedProduct:
             right = right[:, np.newaxis]
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         self.full = (*batch, left.shape[-2], right.shape[-1])
-        c, bias = self._c(options), self._bias(options.bias)
+        c, bias = self._c(options), self._bias(with_bias(options.bias, options.requantize))
         self.out = None if out is None else check_output("out", out, self.shape, self.dtype)
         self.copied, self.target = self._target([left, right, bias], c)
         target = self.target[index] if self.shape != self.full else self.target
@@ -140,6 +150,12 @@ class StackedProduct:
         """
         if m == n == 1 and options.reproducible == "default":
             return "rc"
+        numbers: list[Any] = [options.a_zero_point, options.b_zero_point]
+        if isinstance(options.requantize, Requantize):
+            numbers += [options.requantize.scale, options.requantize.bias]
+        if any(np.size(x) > 1 for x in numbers if x is not None):
+            # They are numbers of each product's own rows or columns.
+            return "rc"
         if options.epilogue is None:
             return ""
         program, _ = trace(options.epilogue)
@@ -148,11 +164,10 @@ class StackedProduct:
     def _c(self, options: Options) -> Array | None:
         number = number_of(self.dtype)
         assert number is not None
-        beta = factor("beta", options.beta, number[1])
+        beta = factor("beta", options.beta, number[1], integral=number[0].integral)
         if options.c is None:
             return None  # Product refuses this if beta is not 0
         array = operand("c", options.c)
-        check_type("c", array.dtype, self.dtype)
         try:
             wide = np.broadcast_to(array, self.full)
         except ValueError:
@@ -167,7 +182,6 @@ class StackedProduct:
         if bias is None:
             return None
         array = np.asarray(bias)
-        check_type("bias", array.dtype, self.dtype)
         try:
             return np.broadcast_to(native(array), self.full)
         except ValueError:
@@ -317,20 +331,19 @@ def _remember(key: Any, product: StackedProduct, threads: int) -> None:
         "scratch_bytes": plan.workspace_bytes,
     }
     bytes_of_handle = np.dtype(np.uint8)
-    dtype = element_dtype(*product.item.number)
     for name in OPERANDS:
         if name in arrays:
             x, given = arrays[name], product.given.get(name)
-            descr = bytes_of_handle if isinstance(given, Packed) else dtype
+            descr = bytes_of_handle if isinstance(given, Packed) else np.dtype(x.dtype.type)
             values |= _expected(name, x, descr)
             values[f"{name}_field"] = 8 * job_slot(_field(name, given, item))
     for name, value in values.items():
         table[CALL.slot(name)] = value
     start = CALL.slot("batch_0")
-    record, constants = executable.record(product.item.factors(item))
+    record, tables = executable.record(product.item.factors(item))
     table[start : start + BATCH.slots] = record
     e.scratch.reserve(plan.workspace_bytes)
-    table.keep = (executable, dtype, bytes_of_handle, constants)
+    table.keep = (executable, bytes_of_handle, tables)
     keep_entry(key, e.builtin("jitgemm_call_batch", table))
 
 
@@ -376,7 +389,8 @@ def stacked(
         threads: at most this many.
         names: of A and B in messages.
     """
-    c, bias = others
+    c, bias = others[0], with_bias(others[1], options[11])
+    others = c, bias
     key, entry = None, None
     # A function is traced anew by each call, as what it refers to may have changed.
     if not any(options[5:7]):

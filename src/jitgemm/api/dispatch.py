@@ -22,7 +22,7 @@ from jitgemm.planner.route import make_plan
 from jitgemm.runtime.driver import Executable, Span
 from jitgemm.runtime.engine import engine, knob, record_array
 from jitgemm.runtime.entry_code import B_BUFFER, B_HANDLE, B_MATRIX, PLAN
-from jitgemm.runtime.packed import PackedLhs, PackedRhs, element_dtype
+from jitgemm.runtime.packed import PackedLhs, PackedRhs
 
 __all__ = [
     "Entry", "Table", "bind", "enters", "entries", "keep_entry", "key_of", "not_implemented",
@@ -97,6 +97,11 @@ class Table(np.ndarray):
     keep: tuple[Any, ...]
 
 
+def _instance(x: np.ndarray) -> np.dtype:
+    """NumPy's own instance for a type, which never dies; other instances take the long way."""
+    return np.dtype(x.dtype.type)
+
+
 def bind(
     product: Product, target: np.ndarray, executable: Executable, slow: Entry, *, bound: bool
 ) -> Entry:
@@ -110,20 +115,19 @@ def bind(
         bound: the entry is for this very bias, C and prepacked handle, and takes ``(a, b, out)``.
             Otherwise it takes ``(a, b or packed storage, out, bias or None, C or None)``.
     """
-    e, unit, gp = engine(), product.dtype.itemsize, executable.plan
+    e, gp = engine(), executable.plan
     table = record_array(PLAN.slots).view(Table)
     packed = isinstance(product.b, PackedRhs)
     values = {
         "array_type": id(np.ndarray),
-        # NumPy's own instance for the type, which never dies; other instances take the long way.
-        "descr": id(element_dtype(*product.number)),
+        "bias_descr": 0 if product.bias is None else id(_instance(product.bias)),
         "slow": id(slow),
         "none": id(None),
         "arguments": 3 if bound else 5,
         "b_kind": (B_HANDLE if bound else B_BUFFER) if packed else B_MATRIX,
         "handle": id(product.b) if packed and bound else 0,
         "has_bias": int(product.bias is not None),
-        "bias_high": 0 if product.bias is None else product.n * unit,
+        "bias_high": 0 if product.bias is None else product.n * product.bias.itemsize,
         "has_c": int(product.c is not None),
         "in_place": int(gp.problem.in_place),
         "swapped": int(gp.swapped),
@@ -144,9 +148,10 @@ def bind(
     if product.c is not None:
         matrices["c"] = product.c
     for name, x in matrices.items():
-        span = Span.of(0, (x.shape[0], x.shape[1]), (x.strides[0], x.strides[1]), unit)
-        parts = (*x.shape, *x.strides, span.low, span.high)
-        for part, value in zip(("rows", "cols", "row", "col", "low", "high"), parts, strict=True):
+        span = Span.of(0, (x.shape[0], x.shape[1]), (x.strides[0], x.strides[1]), x.itemsize)
+        parts = (id(_instance(x)), *x.shape, *x.strides, span.low, span.high)
+        fields = ("descr", "rows", "cols", "row", "col", "low", "high")
+        for part, value in zip(fields, parts, strict=True):
             values[f"{name}_{part}"] = value
     for name, value in values.items():
         table[PLAN.slot(name)] = value
@@ -155,7 +160,7 @@ def bind(
         for name, span in product.spans(target, executable).items():
             if name in ("packed", "c", "bias"):
                 job[JOB.slot(name)] = span.address
-    constants = product.factors(executable).write(job, gp.spec)
+    tables = product.factors(executable).write(job, gp.spec)
     start = PLAN.slot("job_0")
     table[start : start + JOB.slots] = job
     e.scratch.reserve(gp.workspace_bytes)
@@ -163,7 +168,7 @@ def bind(
     table.keep = (
         slow,
         executable,
-        constants,
+        tables,
         *((product.b, product.bias, product.c) if bound else ()),
     )
     return e.builtin("jitgemm_call_plan", table)

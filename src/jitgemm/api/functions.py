@@ -6,12 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from jitgemm.api.batched import stack_shape, stacked
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import entries, key_of, remember
-from jitgemm.api.operands import Array, number_of
+from jitgemm.api.kinds import NUMPY, number_of, result_type
+from jitgemm.api.operands import Array
 from jitgemm.api.product import Options, Product
+from jitgemm.api.quantise import Requantize, with_bias
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.jit import compiler
 from jitgemm.kernels.registry import tile_for
@@ -47,17 +50,23 @@ def gemm(
     workspace: Workspace | None = None,
     reproducible: str = "default",
     backend: str = "jit",
+    a_zero_point: object = None,
+    b_zero_point: object = None,
+    requantize: Requantize | None = None,
+    out_dtype: DTypeLike | None = None,
 ) -> Array:
     """``f(alpha * a @ b + beta * c + bias)`` for matrices or stacks of them, in one pass.
 
     Args:
-        a: ``(..., m, k)``, float32, float64, complex64 or complex128, any strides and byte order;
-            or a handle from :func:`prepack_lhs`.
-        b: ``(..., k, n)`` of the same type, or a handle from :func:`prepack_rhs`.
-        alpha: a number, real unless the type is complex.  With ``alpha == 0`` neither A nor B is
-            read.
+        a: ``(..., m, k)`` of any boolean, integer, float (float16 and ``ml_dtypes.bfloat16`` too)
+            or complex type, any strides and byte order; or a handle from :func:`prepack_lhs`.
+        b: ``(..., k, n)``, of the same type if that is complex, or a handle from
+            :func:`prepack_rhs`.
+        alpha: a number, real unless the type is complex, whole if it is one of integers.  With
+            ``alpha == 0`` neither A nor B is read.
         beta: likewise.  With ``beta == 0`` C is never read.
-        c: ``(..., m, n)`` of the same type, or for stacks what broadcasts to it; needed if
+        c: ``(..., m, n)`` of the result's type or that of its sums (float32 for 16-bit floats,
+            int32 for 8-bit integers), or for stacks what broadcasts to it; needed if
             ``beta != 0``.
         out: array for the result; may be ``c`` itself.  If it shares memory with another operand
             the result is computed aside and copied.
@@ -75,9 +84,15 @@ def gemm(
             ``"strict"``: also for a row whatever ``m`` is, at some cost for dot products.
         backend: ``"jit"``, or ``"blas"`` for SciPy's or NumPy's BLAS, on threads of its own number
             and with bits of its own.
+        a_zero_point: for 8-bit integers: what stands for zero in ``a``; an integer, or ``(m,)`` or
+            ``(m, 1)`` of them, one per row.
+        b_zero_point: likewise for ``b``: an integer or ``(n,)``, one per column.
+        requantize: for 8-bit integers: make the result 8-bit again.
+        out_dtype: a type that holds the result's own, such as float32 for 16-bit floats.
 
     Returns:
-        ``out``, or a new C-contiguous array.
+        ``out``, or a new C-contiguous array: of type int32 for 8-bit integers, else of the type
+        that NumPy gives two such operands.  Integers are exact modulo ``2**bits`` of that type.
 
     Raises:
         TypeError: an element type that is not supported, or types that differ; an argument of
@@ -88,7 +103,10 @@ def gemm(
         MemoryError: scratch beyond the address space.
         IsaError: ``JITGEMM_ISA`` names a set that is unknown or that this machine lacks.
     """
-    options = (alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend)
+    options = (
+        alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
+        a_zero_point, b_zero_point, requantize, out_dtype,
+    )  # fmt: skip
     return _gemm(a, b, out, (c, bias), options, resolve_threads(threads))
 
 
@@ -104,13 +122,16 @@ def _gemm(
     if deep:
         return stacked(a, b, out, others, options, count)
     target, (c, bias) = out, others
+    if options[11] is not None:
+        bias = with_bias(bias, options[11])
+        others = c, bias
     key: tuple[Any, ...] = ()
     entry = None
     if not any(options[5:7]):
         # A function is traced anew by each call, as what it refers to may have changed.
         try:
             if out is None:
-                target = np.empty((a.shape[0], b.shape[1]), a.dtype)
+                target = np.empty((a.shape[0], b.shape[1]), _fresh_type(a.dtype, b.dtype, options))
             key = key_of(a, b, target, others, (count, *options))
             entry = entries.get(key)
         except (AttributeError, IndexError, TypeError, ValueError, MemoryError):
@@ -129,13 +150,25 @@ def _gemm(
     return product.run(count)
 
 
-_PLAIN = (1, 0, None, False, False, None, None, "default", "jit")
+def _fresh_type(a: np.dtype, b: np.dtype, options: tuple[Any, ...]) -> np.dtype:
+    """The type of a new result."""
+    requantize, wanted = options[11:13]
+    if requantize is not None:
+        return requantize.type  # type: ignore[no-any-return]
+    return a if wanted is None and a is b and a.kind in "fc" else result_type(a, b, wanted)
+
+
+_PLAIN = (1, 0, None, False, False, None, None, "default", "jit", None, None, None, NUMPY)
 
 
 def covers(x1: Array, x2: Array) -> bool:
     """Whether :func:`matmul` does this product itself."""
-    number = number_of(x1.dtype)
-    return number is not None and number == number_of(x2.dtype)
+    left, right = number_of(x1.dtype), number_of(x2.dtype)
+    if left is None or right is None:
+        return False
+    if 2 in (left[1], right[1]):
+        return left == right
+    return True
 
 
 def _has_say(x: object) -> bool:
@@ -212,10 +245,10 @@ def matmul(
 ) -> Any:
     """``x1 @ x2`` with NumPy's rules: vectors, matrices, stacks that broadcast.
 
-    Two operands of one type, float32, float64, complex64 or complex128, run here; every other pair
-    is passed on to :func:`numpy.matmul`, and so are operands that have a say in the result:
+    Boolean, integer and float types run here in every pair, and two operands of one complex type;
+    others are passed on to :func:`numpy.matmul`, and so are operands that have a say in the result:
     subclasses of arrays (but not :class:`numpy.memmap`), objects with ``__array_ufunc__`` or
-    ``__array_wrap__``.
+    ``__array_wrap__``.  Integers wrap as NumPy's do.
 
     Args:
         x1: ``(..., m, k)`` or ``(k,)``, an array of one or more dimensions.

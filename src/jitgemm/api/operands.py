@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgemm.api.kinds import TYPES, Number, number_of
 from jitgemm.errors import message
-from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.runtime.packed import Packed
 
 __all__ = [
@@ -18,31 +18,10 @@ __all__ = [
 
 Array = NDArray[Any]
 
-Number = tuple[ElementType, int]
-"""An element type as the planner knows it: the type of its reals, and how many there are."""
-
-_NUMBERS: dict[np.dtype, Number] = {
-    np.dtype(np.float32): (F32, 1),
-    np.dtype(np.float64): (F64, 1),
-    np.dtype(np.complex64): (F32, 2),
-    np.dtype(np.complex128): (F64, 2),
-}
-
-
-def number_of(dtype: np.dtype) -> Number | None:
-    """The planner's name of a NumPy type in either byte order; ``None`` if not supported."""
-    known = _NUMBERS.get(dtype)
-    if known is None and not dtype.isnative:
-        return _NUMBERS.get(dtype.newbyteorder("="))
-    return known
-
 
 def describe(x: Array | Packed) -> str:
     """Shape and type, for messages."""
     return f"shape {tuple(x.shape)} {x.dtype}"
-
-
-_TYPES = "float32, float64, complex64 or complex128 elements"
 
 
 def operand(name: str, x: object) -> Array:
@@ -54,7 +33,7 @@ def operand(name: str, x: object) -> Array:
     """
     array = np.asarray(x)
     if number_of(array.dtype) is None:
-        raise TypeError(message(name, _TYPES, array.dtype))
+        raise TypeError(message(name, TYPES, array.dtype))
     if array.ndim < 2:
         raise ValueError(
             message(name, "a matrix (2 or more dimensions)", f"{array.ndim} dimensions")
@@ -97,14 +76,20 @@ def scalar(name: str, value: object) -> float:
     raise TypeError(message(name, "a real number", type(value).__name__))
 
 
-def factor(name: str, value: object, parts: int) -> complex:
-    """A factor of a product: real, or complex if the product is.
+def factor(name: str, value: object, parts: int, *, integral: bool = False) -> complex:
+    """A factor of a product: real, complex or an integer, if the product is.
 
     Raises:
-        TypeError, ValueError: as :func:`scalar`.
+        TypeError, ValueError: as :func:`scalar`; a fraction where the product is of integers.
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
+    if integral:
+        if isinstance(value, (int, np.integer)):
+            return int(value)
+        if isinstance(value, (float, np.floating)) and float(value).is_integer():
+            return int(value)
+        raise TypeError(message(name, "an integer, because elements are", repr(value)))
     # Adding 0 turns -0 into +0: no product has no sign.
     if parts == 2 and isinstance(value, (complex, np.complexfloating)):
         return complex(value.real + 0.0, value.imag + 0.0)

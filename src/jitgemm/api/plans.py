@@ -7,14 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from jitgemm.api import blas
 from jitgemm.api.batched import stacked
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import bind, enters, planned
 from jitgemm.api.functions import covers, matmul
-from jitgemm.api.operands import Array, number_of
+from jitgemm.api.kinds import number_of
+from jitgemm.api.operands import Array
 from jitgemm.api.product import Options, Product
+from jitgemm.api.quantise import Requantize
 from jitgemm.api.stackplan import BoundStack, is_stack
 from jitgemm.errors import message
 from jitgemm.jit import compiler
@@ -33,17 +36,17 @@ class _Bound:
     def __init__(self, product: Product, options: Options, threads: int) -> None:
         self.options, self.threads = options, threads
         self.shapes = {"a": product.a.shape, "b": product.b.shape}
-        self.dtype = product.dtype
+        self.dtypes = {"a": product.a.dtype, "b": product.b.dtype}
         o = options
         self.values = (
             o.alpha, o.beta, o.activation, o.conj_a, o.conj_b, o.epilogue, o.workspace,
-            o.reproducible, o.backend,
+            o.reproducible, o.backend, o.a_zero_point, o.b_zero_point, o.requantize, o.out_dtype,
         )  # fmt: skip
         self.keep: list[Any] = [product.a, product.b, product.c, product.bias]
 
     def __call__(self, a: Any, b: Any, out: Array | None = None) -> Array:
         if a is self.keep[0] and isinstance(a, PackedLhs) and type(b) is np.ndarray:
-            same = b.shape == self.shapes["b"] and b.dtype == self.dtype
+            same = b.shape == self.shapes["b"] and b.dtype == self.dtypes["b"]
             if same and self.options.epilogue is None:
                 # Calls like this one have left an entry.
                 o = self.options
@@ -55,8 +58,8 @@ class _Bound:
                     message(name, f"shape {self.shapes[name]}, as planned", f"shape {shape}")
                 )
             dtype = x.dtype if isinstance(x, Packed) else np.asarray(x).dtype
-            if number_of(dtype) != number_of(self.dtype):
-                raise TypeError(message(name, f"{self.dtype} elements, as planned", dtype))
+            if number_of(dtype) != number_of(self.dtypes[name]):
+                raise TypeError(message(name, f"{self.dtypes[name]} elements, as planned", dtype))
         return Product(a, b, out, self.options).run(self.threads)
 
 
@@ -122,6 +125,10 @@ def plan(
     workspace: Workspace | None = None,
     reproducible: str = "default",
     backend: str = "jit",
+    a_zero_point: object = None,
+    b_zero_point: object = None,
+    requantize: Requantize | None = None,
+    out_dtype: DTypeLike | None = None,
 ) -> Plan:
     """Plan a product for operands like these, to be called as ``p(a, b, out)``.
 
@@ -141,13 +148,18 @@ def plan(
         workspace: as for :func:`gemm`.
         reproducible: as for :func:`gemm`.
         backend: as for :func:`gemm`.
+        a_zero_point: as for :func:`gemm`.
+        b_zero_point: as for :func:`gemm`.
+        requantize: as for :func:`gemm`.
+        out_dtype: as for :func:`gemm`.
 
     Raises:
         TypeError, ValueError, MemoryError, IsaError: as :func:`gemm`.
     """
     options = Options(
-        alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend, c, bias
-    )
+        alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
+        a_zero_point, b_zero_point, requantize, out_dtype, c, bias,
+    )  # fmt: skip
     count = resolve_threads(threads)
     if options.plain and not (isinstance(a, Packed) or isinstance(b, Packed)):
         left, right = np.asarray(a), np.asarray(b)

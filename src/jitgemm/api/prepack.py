@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from jitgemm.api.operands import Array, flag, number_of, operand
+import numpy as np
+
+from jitgemm.api.kinds import Number, number_of, result_type
+from jitgemm.api.operands import Array, flag, operand
 from jitgemm.errors import message
+from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
 from jitgemm.kernels.job import JOB
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
@@ -22,7 +26,7 @@ def prepack_rhs(b: object, *, conj: bool = False) -> PackedRhs:
     """Pack a right operand once, for many products.
 
     Args:
-        b: ``(k, n)`` float32, float64, complex64 or complex128, any strides.
+        b: ``(k, n)``, any type that :func:`gemm` takes, any strides.
         conj: pack the complex conjugate.
 
     Returns:
@@ -40,7 +44,7 @@ def prepack_lhs(a: object, *, conj: bool = False) -> PackedLhs:
     """Pack a left operand once, for many products.
 
     Args:
-        a: ``(m, k)`` float32, float64, complex64 or complex128, any strides.
+        a: ``(m, k)``, any type that :func:`gemm` takes, any strides.
         conj: pack the complex conjugate.
 
     Returns:
@@ -65,25 +69,38 @@ def _packed(kind: type[T], name: str, x: object, conj: object) -> T:
     number = number_of(right.dtype)
     assert number is not None
     (element, parts), (k, n) = number, right.shape
+    dtype = right.dtype.newbyteorder("=")
     if not usable():
-        handle = kind(plain_layout(element, k, n, parts), packed_for(), conj=conjugated)
-        handle.fill(right.astype(right.dtype.newbyteorder("=")).tobytes())
+        layout = plain_layout(element, k, n, parts)
+        handle = kind(layout, packed_for(), dtype, conj=conjugated)
+        handle.fill(right.astype(dtype).tobytes())
         return handle
-    isa = engine().isa
-    tile = tile_for(element, isa, parts)
-    spec = GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts)
+    spec = _spec(number, dtype)
     layout = layout_for(spec, k, n)
-    handle = kind(layout, isa.name, conj=conjugated)
+    handle = kind(layout, spec.isa.name, dtype, conj=conjugated)
     if k and n:
         job = record_array(JOB.slots)
         at = int(right.__array_interface__["data"][0])
         fields = {
-            "b": at, "b_row": right.strides[0], "b_col": right.strides[1],
-            "swap_b": int(not right.dtype.isnative), "panel_stride": k * spec.panel_row,
+            "b": at, "b_row": right.strides[0], "b_col": right.strides[1], "depth": k,
+            "swap_b": int(not right.dtype.isnative), "panel_stride": layout.panel_bytes,
         }  # fmt: skip
         for field, value in fields.items():
             job[JOB.slot(field)] = value
         strides = (right.strides[0], right.strides[1])
-        span = Span.of(at, (k, n), strides, spec.unit)
-        run_pack(spec, job, Span(handle.address, 0, layout.nbytes), span, (k, n * parts))
+        span = Span.of(at, (k, n), strides, right.itemsize)
+        target = Span(handle.address, 0, layout.nbytes)
+        run_pack(spec, job, target, span, (layout.words, n * parts))
     return handle
+
+
+def _spec(number: Number, dtype: np.dtype) -> GemmSpec:
+    """The kernel of a product with a left operand of the same type, whose packing serves others."""
+    (stored, parts), isa = number, engine().isa
+    out = number_of(result_type(dtype, dtype, None))
+    assert out is not None
+    types = Types(stored, stored, out[0], out[0], out[0])
+    element = sum_type(types)
+    how = None if types.plain(element) else arithmetic_for(types, element, isa)
+    tile = tile_for(element, isa, parts)
+    return GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts, how)

@@ -10,9 +10,9 @@ import numpy as np
 
 from jitgemm.api import blas
 from jitgemm.api.activations import resolve_activation
+from jitgemm.api.kinds import number_of, result_type
 from jitgemm.api.operands import (
     Array,
-    Number,
     check_output,
     check_type,
     describe,
@@ -20,19 +20,21 @@ from jitgemm.api.operands import (
     flag,
     native,
     new_result,
-    number_of,
     operand,
 )
+from jitgemm.api.quantise import NARROW, Requantize, with_bias, zero_points
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
+from jitgemm.isa.types import ElementType
+from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
 from jitgemm.kernels.expression import Program
-from jitgemm.kernels.spec import Bias, Epilogue
+from jitgemm.kernels.spec import Bias, Epilogue, Scale
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.planner.route import make_plan
 from jitgemm.runtime.driver import Executable, Scalars, Span
 from jitgemm.runtime.engine import engine, packed_for, unavailable
 from jitgemm.runtime.memory import Workspace
-from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs
+from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, element_dtype
 
 __all__ = ["Options", "Product", "executable_for"]
 
@@ -53,13 +55,20 @@ class Options:
     workspace: object = None
     reproducible: object = "default"
     backend: object = "jit"
+    a_zero_point: object = None
+    b_zero_point: object = None
+    requantize: object = None
+    out_dtype: object = None
     c: object = None
     bias: object = None
 
     @property
     def plain(self) -> bool:
         """Whether they ask for nothing but the product."""
-        others = (self.c, self.bias, self.activation, self.epilogue, self.workspace)
+        others = (
+            self.c, self.bias, self.activation, self.epilogue, self.workspace, self.a_zero_point,
+            self.b_zero_point, self.requantize, self.out_dtype,
+        )  # fmt: skip
         same = (self.reproducible, self.backend) == ("default", "jit")
         scalars = type(self.alpha) is int and type(self.beta) is int
         numbers = scalars and (self.alpha, self.beta) == (1, 0)
@@ -90,25 +99,25 @@ def executable_for(problem: Problem, threads: int) -> Executable:
 class Product:
     """``act(alpha * a @ b + beta * c + bias)`` for matrices, with every argument checked."""
 
-    __slots__ = ("a", "b", "bias", "blas", "c", "dtype", "epilogue", "k", "m", "n", "number", "out",
-                 "scalars", "strict", "workspace")  # fmt: skip
+    __slots__ = ("a", "b", "bias", "blas", "c", "dtype", "element", "epilogue", "k", "m", "mixed",
+                 "n", "out", "parts", "scalars", "strict", "sum_dtype",
+                 "workspace")  # fmt: skip
 
     def __init__(self, a: object, b: object, out: object, options: Options) -> None:
         self.a: Array | PackedLhs = a if isinstance(a, PackedLhs) else _matrix("a", a)
         self.b: Array | PackedRhs = b if isinstance(b, PackedRhs) else _matrix("b", b)
-        self.dtype = self.a.dtype.newbyteorder("=")
-        number = number_of(self.dtype)
-        assert number is not None
-        self.number: Number = number
-        check_type("b", self.b.dtype, self.dtype)
+        requantize = _requantize(options.requantize)
+        self._decide_types(options, requantize)
         (self.m, self.k), (depth, self.n) = self.a.shape, self.b.shape
         if depth != self.k:
             raise ValueError(
                 message("b", f"{self.k} rows, because a has shape {self.a.shape}",
                         describe(self.b))
             )  # fmt: skip
-        self._check_packed()
-        alpha, beta = (factor(x, getattr(options, x), number[1]) for x in ("alpha", "beta"))
+        integral = self.element.integral
+        alpha, beta = (
+            factor(x, getattr(options, x), self.parts, integral=integral) for x in ("alpha", "beta")
+        )
         conj_a, conj_b = flag("conj_a", options.conj_a), flag("conj_b", options.conj_b)
         if isinstance(self.a, PackedLhs):
             conj_a ^= self.a.conj
@@ -117,7 +126,7 @@ class Product:
         program, constants = self._program(options)
         self.scalars = Scalars(alpha, beta, conj_a, conj_b, constants)
         self.c = self._c(options.c)
-        self.bias, kind = self._bias(options.bias)
+        self.bias, kind = self._bias(options.bias, requantize)
         if options.workspace is not None and not isinstance(options.workspace, Workspace):
             raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))
         self.workspace = options.workspace
@@ -131,10 +140,76 @@ class Product:
                     "reproducible", "'default', because a BLAS computes this product", "'strict'"
                 )
             )
-        self.epilogue = Epilogue(self.c is not None, kind, program)
+        self.epilogue = self._quantised(
+            Epilogue(self.c is not None, kind, program), options, requantize
+        )
+        # Last: everything about the epilogue is known.
+        self._settle_types()
+        self._check_packed()
         self.out = None
         if out is not None:
             self.out = check_output("out", out, (self.m, self.n), self.dtype)
+
+    def _decide_types(self, options: Options, requantize: Requantize | None) -> None:
+        """Types of the result and of the sums."""
+        a, b = self.a.dtype, self.b.dtype
+        numbers = number_of(a), number_of(b)
+        assert numbers[0] is not None
+        assert numbers[1] is not None
+        if 2 in (numbers[0][1], numbers[1][1]):
+            check_type("b", b, a)
+        narrow = all(x.kind in "iu" and x.itemsize == 1 for x in (a, b))
+        if requantize is not None:
+            if not narrow:
+                raise TypeError(
+                    message("requantize", "None, because operands are not 8-bit integers",
+                            "a Requantize")
+                )  # fmt: skip
+            if options.out_dtype is not None and options.out_dtype != requantize.type:
+                raise TypeError(message("out_dtype", str(requantize.type), repr(options.out_dtype)))
+            self.dtype = requantize.type
+        else:
+            self.dtype = result_type(a, b, options.out_dtype)
+        number = number_of(self.dtype)
+        assert number is not None
+        self.parts = number[1]
+        out = number[0]
+        self.element = sum_type(Types(numbers[0][0], numbers[1][0], out, out, out))
+        self.sum_dtype = element_dtype(self.element, self.parts)
+
+    def _settle_types(self) -> None:
+        """The types of all operands, if they are not all that of the sums."""
+
+        def element(x: Array | Packed | None) -> ElementType:
+            number = None if x is None else number_of(x.dtype)
+            return self.element if number is None else number[0]
+
+        out = number_of(self.dtype)
+        assert out is not None
+        types = Types(element(self.a), element(self.b), element(self.c), element(self.bias), out[0])
+        self.mixed = None if types.plain(self.element) else types
+
+    def _quantised(
+        self, epilogue: Epilogue, options: Options, requantize: Requantize | None
+    ) -> Epilogue:
+        """The epilogue with zero points and requantisation, whose numbers join the scalars."""
+        m, n = self.m, self.n
+        zero_a = zero_points("a_zero_point", options.a_zero_point, self.a.dtype, ((m,), (m, 1)))
+        zero_b = zero_points("b_zero_point", options.b_zero_point, self.b.dtype, ((n,), (1, n)))
+        for name, x, y in (("a", zero_a, self.b), ("b", zero_b, self.a)):
+            if x is not None and y.dtype not in NARROW:
+                raise TypeError(
+                    message(f"{name}_zero_point", "None, because operands are not both 8-bit",
+                            "zero points")
+                )  # fmt: skip
+        scale = Scale.NONE
+        if requantize is not None:
+            scales, scale = requantize.along(m, n)
+            info, zero = np.iinfo(requantize.type), requantize.zero_point
+            bounds = (float(zero), float(info.min - zero), float(info.max - zero))
+            self.scalars = replace(self.scalars, scales=scales, rounding=bounds)
+        self.scalars = replace(self.scalars, zero_a=zero_a, zero_b=zero_b)
+        return replace(epilogue, zero_a=zero_a is not None, zero_b=zero_b is not None, scale=scale)
 
     def _check_packed(self) -> None:
         packed = [(n, x) for n, x in (("a", self.a), ("b", self.b)) if isinstance(x, Packed)]
@@ -144,6 +219,16 @@ class Product:
             isa = packed_for()
             if x.isa != isa:
                 raise ValueError(message(name, f"an operand packed for {isa}", f"one for {x.isa}"))
+            if self.blas:
+                continue
+            types = self.mixed or Types(*[self.element] * 5)
+            wanted = packed_numbers(types.transposed if name == "a" else types, self.element)
+            if wanted != (x.layout.numbers.bits, x.layout.group):
+                other = (self.b if name == "a" else self.a).dtype
+                raise TypeError(
+                    message(name, f"an array, or an operand packed for sums with {other}",
+                            f"prepacked {x.dtype}")
+                )  # fmt: skip
 
     def _program(self, options: Options) -> tuple[Program | None, tuple[float, ...]]:
         """Activation and traced function as one program, and its constants."""
@@ -152,9 +237,10 @@ class Product:
             traced, more = trace(options.epilogue)
             program = traced if program is None else program.then(traced)
             constants += more
-        if program is not None and self.number[1] == 2:
+        if program is not None and (self.parts == 2 or self.element.integral):
             name = "epilogue" if options.activation is None else "activation"
-            raise TypeError(message(name, "None, because elements are complex", "one for reals"))
+            kind = "complex" if self.parts == 2 else "integers"
+            raise TypeError(message(name, f"None, because elements are {kind}", "one for reals"))
         return program, constants[: 0 if program is None else program.constants]
 
     def _c(self, c: object) -> Array | None:
@@ -163,17 +249,25 @@ class Product:
                 raise ValueError(message("c", "a matrix, because beta is not 0", "None"))
             return None
         array = _matrix("c", c)
-        check_type("c", array.dtype, self.dtype)
+        self._check_other("c", array.dtype)
         if array.shape != (self.m, self.n):
             raise ValueError(message("c", f"shape {(self.m, self.n)}", f"shape {array.shape}"))
         return array if self.scalars.beta != 0 else None
 
-    def _bias(self, bias: object) -> tuple[Array | None, Bias]:
+    def _check_other(self, name: str, dtype: np.dtype) -> None:
+        """C and the bias are of the result's type or of the sums'."""
+        if dtype.newbyteorder("=") != self.sum_dtype:
+            check_type(name, dtype, self.dtype)
+
+    def _bias(self, given: object, requantize: Requantize | None) -> tuple[Array | None, Bias]:
         """The bias as a matrix that broadcasts, and along which axes it varies."""
+        bias = with_bias(given, requantize)
+        if requantize is not None and requantize.bias is not None and bias is not requantize.bias:
+            raise TypeError(message("bias", "None, because requantize has one", "another"))
         if bias is None:
             return None, Bias.NONE
         array = np.asarray(bias)
-        check_type("bias", array.dtype, self.dtype)
+        self._check_other("bias", array.dtype)
         m, n = self.m, self.n
         shapes = f"() or ({n},), one per column, ({m}, 1), one per row, or ({m}, {n})"
         if array.ndim > 2:
@@ -198,7 +292,7 @@ class Product:
         operands = (self.a, self.b, self.c, self.bias, self.out)
         arrays = [x for x in operands if isinstance(x, np.ndarray)]
         plain = self.bias is None or (
-            self.epilogue.bias is Bias.COLUMN and self.bias.strides[1] == self.dtype.itemsize
+            self.epilogue.bias is Bias.COLUMN and self.bias.strides[1] == self.bias.itemsize
         )
         return plain and all(x.dtype.isnative for x in arrays)
 
@@ -225,7 +319,7 @@ class Product:
         """The product without its addresses."""
         nothing = Operand(0, 0)
         problem = Problem(
-            element=self.number[0],
+            element=self.element,
             m=self.m,
             n=self.n,
             k=self.k if self.scalars.alpha != 0 else 0,
@@ -236,7 +330,8 @@ class Product:
             bias=None if self.bias is None else _operand(self.bias),
             epilogue=self.epilogue,
             in_place=self._in_place(target),
-            parts=self.number[1],
+            parts=self.parts,
+            mixed=self.mixed,
             strict=self.strict,
         )
         if isinstance(self.a, PackedLhs):
@@ -245,18 +340,14 @@ class Product:
 
     def factors(self, executable: Executable) -> Scalars:
         """Factors and conjugation in the plan's orientation."""
-        x = self.scalars
-        if executable.plan.swapped:
-            return replace(x, conj_a=x.conj_b, conj_b=x.conj_a)
-        return x
+        return self.scalars.exchanged if executable.plan.swapped else self.scalars
 
     def spans(self, target: Array, executable: Executable) -> dict[str, Span]:
         """Addresses by job field, in the plan's orientation."""
-        unit = self.dtype.itemsize
 
         def span(x: Array) -> Span:
-            shape, strides = x.shape, x.strides
-            return Span.of(_address(x), (shape[0], shape[1]), (strides[0], strides[1]), unit)
+            (m, n), (row, col) = x.shape, x.strides
+            return Span.of(_address(x), (m, n), (row, col), x.itemsize)
 
         a, b = ("b", "a") if executable.plan.swapped else ("a", "b")
         spans = {"d": span(target)}
@@ -284,6 +375,20 @@ class Product:
             assert self.out is not None
             self.out[...] = target
         return target if self.out is None else self.out
+
+
+def packed_numbers(types: Types, element: ElementType) -> tuple[int, int]:
+    """What a prepacked right operand must consist of: bits of a number, numbers of a word."""
+    if types.plain(element):
+        return element.bits, 1
+    how = arithmetic_for(types, element, engine().isa)
+    return how.packed.bits, how.group
+
+
+def _requantize(x: object) -> Requantize | None:
+    if x is not None and not isinstance(x, Requantize):
+        raise TypeError(message("requantize", "None or a Requantize", type(x).__name__))
+    return x
 
 
 def _choice(name: str, value: object, known: tuple[str, ...]) -> int:

@@ -9,18 +9,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from jitgemm.api import blas
 from jitgemm.api.batched import shares
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.operands import Array, new_result
 from jitgemm.api.product import Options, Product, executable_for
+from jitgemm.api.quantise import Requantize, with_bias
 from jitgemm.errors import message
 from jitgemm.kernels.job import JOB
 from jitgemm.planner.batching import alone_in_list
 from jitgemm.planner.choices import threads_for
 from jitgemm.runtime import numpy_abi
-from jitgemm.runtime.driver import Executable
+from jitgemm.runtime.driver import Executable, Tables
 from jitgemm.runtime.engine import engine
 from jitgemm.runtime.lists import Listed, run_list
 from jitgemm.runtime.memory import Workspace
@@ -38,11 +40,12 @@ class _Ready:
 
     executable: Executable
     job: np.ndarray
-    constants: np.ndarray
+    tables: Tables
     """What the job refers to besides operands."""
     fields: dict[str, str]
     """Job fields by operand."""
     shape: tuple[int, int]
+    dtype: np.dtype
     operations: int
 
 
@@ -158,14 +161,14 @@ class _Problem:
             self.target = new_result((self.product.m, self.product.n), self.product.dtype)
         else:
             assert self.ready is not None
-            self.target = new_result(self.ready.shape, self.given["a"].dtype)
+            self.target = new_result(self.ready.shape, self.ready.dtype)
 
     @property
     def operations(self) -> int:
         """Arithmetic operations, 0 for an empty result."""
         if self.product is not None:
             p = self.product
-            return int(2 * p.m * p.n * max(p.k, 1) * p.number[1] ** 2)
+            return int(2 * p.m * p.n * max(p.k, 1) * p.parts**2)
         assert self.ready is not None
         return self.ready.operations
 
@@ -179,15 +182,15 @@ class _Problem:
                 x = self.target if name == "out" else self.given[name]
                 job[JOB.slot(field)] = _at(x)
             executable = ready.executable
-            return Listed(executable.plan, executable.address, job, ready.constants)
+            return Listed(executable.plan, executable.address, job, ready.tables)
         product, target = self.product, self.target
         assert target is not None
         executable = executable_for(product.problem(target), 1)
         job = executable.template.copy()
         for field, span in product.spans(target, executable).items():
             job[JOB.slot(field)] = span.address
-        constants = product.factors(executable).write(job, executable.plan.spec)
-        listed = Listed(executable.plan, executable.address, job, constants)
+        tables = product.factors(executable).write(job, executable.plan.spec)
+        listed = Listed(executable.plan, executable.address, job, tables)
         if self.key and not self.copied:
             self._keep(product, executable, listed)
         return listed
@@ -203,8 +206,8 @@ class _Problem:
         if product.bias is not None:
             fields["bias"] = "bias"
         shape = product.m, product.n
-        job, constants = listed.job.copy(), listed.constants
-        ready = _Ready(executable, job, constants, fields, shape, self.operations)
+        job, tables = listed.job.copy(), listed.tables
+        ready = _Ready(executable, job, tables, fields, shape, product.dtype, self.operations)
         _ready[self.key] = ready
         while len(_ready) > _KEPT:
             _ready.popitem(last=False)
@@ -299,6 +302,10 @@ def gemm_batched(
     workspace: Workspace | None = None,
     reproducible: str = "default",
     backend: str = "jit",
+    a_zero_point: object = None,
+    b_zero_point: object = None,
+    requantize: Requantize | None = None,
+    out_dtype: DTypeLike | None = None,
 ) -> list[Array]:
     """Many independent products of matrices, of any shapes and types, in one call.
 
@@ -323,6 +330,10 @@ def gemm_batched(
         workspace: scratch to reuse between calls.
         reproducible: as for :func:`gemm`.
         backend: as for :func:`gemm`.
+        a_zero_point: as for :func:`gemm`.
+        b_zero_point: as for :func:`gemm`.
+        requantize: as for :func:`gemm`.
+        out_dtype: as for :func:`gemm`.
 
     Returns:
         The results: the arrays of ``out``, new ones where there is none.
@@ -338,11 +349,13 @@ def gemm_batched(
              "out": _listed("out", out, number), "a": left, "b": right}  # fmt: skip
     values = (
         alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
+        a_zero_point, b_zero_point, requantize, out_dtype,
     )  # fmt: skip
     options, common = Options(*values), (type(alpha), type(beta), *values)
     problems: list[_Problem] = []
     for i in range(number):
         given = {name: entries[i] for name, entries in lists.items()}
+        given["bias"] = with_bias(given["bias"], requantize)
         try:
             problems.append(_Problem(given, options, common))
         except (TypeError, ValueError) as e:

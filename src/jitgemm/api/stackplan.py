@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from jitgemm.api.batched import StackedProduct, stacked
-from jitgemm.api.operands import Array, number_of
+from jitgemm.api.kinds import number_of
+from jitgemm.api.operands import Array
 from jitgemm.api.product import Options
 from jitgemm.errors import message
 from jitgemm.planner.batching import explain_batch
@@ -30,7 +31,11 @@ class BoundStack:
 
     def __init__(self, a: Any, b: Any, out: Any, options: Options, threads: int) -> None:
         product = StackedProduct(a, b, out, options)
-        self.dtype, self.threads = product.dtype, threads
+        self.threads = threads
+        self.dtypes = {
+            name: x.dtype if isinstance(x, Packed) else np.asarray(x).dtype
+            for name, x in (("a", a), ("b", b))
+        }
         self.shapes = {
             name: tuple(x.shape if isinstance(x, Packed) else np.shape(x))
             for name, x in (("a", a), ("b", b))
@@ -53,7 +58,7 @@ class BoundStack:
             if shape != self.shapes[name]:
                 expected = f"shape {self.shapes[name]}, as planned"
                 raise ValueError(message(name, expected, f"shape {shape}"))
-            if number_of(dtype) != number_of(self.dtype):
-                raise TypeError(message(name, f"{self.dtype} elements, as planned", dtype))
+            if number_of(dtype) != number_of(self.dtypes[name]):
+                raise TypeError(message(name, f"{self.dtypes[name]} elements, as planned", dtype))
         result = stacked(a, b, out, self.others, self.options, self.threads)
         return result if out is not None or result.ndim else result[()]

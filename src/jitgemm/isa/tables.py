@@ -7,12 +7,16 @@ To add one: write a row here (or call :func:`register` from outside), and tiles 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from jitgemm.isa.integers import DOT_INTEGERS, GENERIC_INTEGERS, x86_integers
 from jitgemm.isa.ops import FUSED_OPS, TWO_ROUNDING_OPS, Op
 from jitgemm.isa.types import ElementType
 
-__all__ = ["AVX2", "AVX512", "BY_NAME", "INTERPRETER", "PORTABLE", "Isa", "register"]
+__all__ = [
+    "AVX2", "AVX2_VNNI", "AVX512", "AVX512_VNNI", "BY_NAME", "INTERPRETER", "PORTABLE", "Isa",
+    "register",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,14 @@ class Isa:
     """Prefix of the LLVM triple it belongs to; empty: any."""
     cpu: str = ""
     """LLVM CPU to compile for; empty: the host itself, with its own tuning."""
+    features: str = ""
+    """What to ask for beyond ``cpu``, as LLVM spells it."""
+    integers: Mapping[str, Op] = field(
+        default_factory=lambda: GENERIC_INTEGERS, repr=False, hash=False, compare=False
+    )
+    """Operations on integers; ``ops`` are those on floats."""
+    half: bool = False
+    """Whether there are instructions that convert ``f16``."""
     mask_registers: bool = False
     """Whether masks live in registers of their own; else they compete with the vectors."""
     interpreted: bool = False
@@ -38,6 +50,10 @@ class Isa:
     def lanes(self, element: ElementType) -> int:
         """Elements in one vector register."""
         return self.vector_bits // element.bits
+
+    def table(self, element: ElementType) -> Mapping[str, Op]:
+        """The operations on numbers of this type."""
+        return self.integers if element.integral else self.ops
 
 
 AVX512 = Isa(
@@ -48,7 +64,15 @@ AVX512 = Isa(
     fused=True,
     requires=frozenset({"avx512f", "avx512vl", "avx512bw", "avx512dq", "fma"}),
     arch="x86_64",
+    integers=x86_integers(512, vnni=False),
+    half=True,
     mask_registers=True,
+)
+AVX512_VNNI = replace(
+    AVX512,
+    name="avx512_vnni",
+    requires=AVX512.requires | {"avx512vnni"},
+    integers=x86_integers(512, vnni=True),
 )
 AVX2 = Isa(
     "avx2",
@@ -56,15 +80,29 @@ AVX2 = Isa(
     16,
     FUSED_OPS,
     fused=True,
-    requires=frozenset({"avx2", "fma"}),
+    requires=frozenset({"avx2", "fma", "f16c"}),
     arch="x86_64",
     cpu="x86-64-v3",
+    integers=x86_integers(256, vnni=False),
+    half=True,
+)
+AVX2_VNNI = replace(
+    AVX2,
+    name="avx2_vnni",
+    requires=AVX2.requires | {"avxvnni"},
+    features="+avxvnni",
+    integers=x86_integers(256, vnni=True),
 )
 PORTABLE = Isa("portable", 128, 16, TWO_ROUNDING_OPS, fused=False, cpu="generic")
 # The checking interpreter, pinned like any other set: slow, but every access is checked.
-INTERPRETER = Isa("interpreter", 256, 16, FUSED_OPS, fused=True, interpreted=True)
+INTERPRETER = Isa(
+    "interpreter", 256, 16, FUSED_OPS, fused=True, integers=DOT_INTEGERS, half=True,
+    interpreted=True,
+)  # fmt: skip
 
-BY_NAME: dict[str, Isa] = {i.name: i for i in (AVX512, AVX2, PORTABLE, INTERPRETER)}
+BY_NAME: dict[str, Isa] = {
+    i.name: i for i in (AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, PORTABLE, INTERPRETER)
+}
 """In order of preference: the first one the machine has is used."""
 
 

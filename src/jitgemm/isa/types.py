@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BY_NAME", "F32", "F64", "ElementType"]
+__all__ = [
+    "BF16", "BOOL", "BY_NAME", "F16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32",
+    "U64", "ElementType",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +26,22 @@ class ElementType:
     suffix: str
     """How LLVM's overloaded intrinsics spell it: ``llvm.fma.v16f32``."""
     depth_block: int
+    integral: bool = False
+    """Arithmetic is that of integers modulo ``2**bits``."""
+    signed: bool = True
+    """Widening repeats the sign bit, or treats it as a sign."""
+    format: str = ""
+    """A floating-point format that is stored and converted only, as bits: no arithmetic."""
 
     @property
     def bits(self) -> int:
         """Width in bits."""
         return self.bytes * 8
+
+    @property
+    def moved(self) -> ElementType:
+        """A type as wide that has operations on bytes: itself, but for a format of bits."""
+        return I16 if self.format else self
 
     def __str__(self) -> str:
         return self.name
@@ -39,4 +53,20 @@ class ElementType:
 F32 = ElementType("f32", 4, "float", "f32", depth_block=512)
 F64 = ElementType("f64", 8, "double", "f64", depth_block=512)
 
-BY_NAME = {t.name: t for t in (F32, F64)}
+
+def _integer(bits: int, *, signed: bool) -> ElementType:
+    # Sums of integers are exact in any order: blocks only keep a walk within a page of A.
+    block, llvm = max(512, 4096 * 8 // bits), f"i{bits}"
+    name = f"{'i' if signed else 'u'}{bits}"
+    return ElementType(name, bits // 8, llvm, llvm, block, integral=True, signed=signed)
+
+
+I8, I16, I32, I64 = (_integer(bits, signed=True) for bits in (8, 16, 32, 64))
+U8, U16, U32, U64 = (_integer(bits, signed=False) for bits in (8, 16, 32, 64))
+# A byte that is 0 or 1.  Sums are those of numbers; a result is whether one differs from 0.
+BOOL = ElementType("bool", 1, "i8", "i8", 4096, integral=True, signed=False)
+# Sums are f32 and in blocks of that type.
+BF16 = ElementType("bf16", 2, "i16", "i16", depth_block=512, format="bf16")
+F16 = ElementType("f16", 2, "i16", "i16", depth_block=512, format="f16")
+
+BY_NAME = {t.name: t for t in (F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, BOOL, BF16, F16)}

@@ -86,9 +86,9 @@ def gemm_unit(spec: GemmSpec) -> Unit:
         str(spec.epilogue.program),
         str(spec.element),
         str(spec.element.depth_block),
-        *(str(x) for x in (isa.vector_bits, isa.arch, isa.cpu)),
+        *(str(x) for x in (isa.vector_bits, isa.arch, isa.cpu, isa.features, isa.half)),
         *sorted(isa.requires),
-        *(f"{name}={op.text}" for name, op in sorted(isa.ops.items())),
+        *(f"{name}={op.text}" for name, op in sorted(isa.table(spec.element).items())),
     )
     return Unit(spec.symbol, isa, lambda: gemm_functions(spec), identity="\0".join(parts))
 

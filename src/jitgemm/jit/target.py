@@ -108,7 +108,7 @@ def target_machine(isa: Isa) -> Any:
     import llvmlite.binding as llvm  # loaded by host()
 
     if isa.cpu:
-        cpu, features = isa.cpu, ""
+        cpu, features = isa.cpu, isa.features
         if isa is PORTABLE or isa.cpu == "generic":
             cpu = "x86-64" if host().arch == "x86_64" else "generic"
     else:

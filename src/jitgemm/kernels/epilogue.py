@@ -11,9 +11,11 @@ changes signs.  Each of the four is a chain of its own, so ``A @ A^H`` is exactl
 
 from __future__ import annotations
 
+from jitgemm.isa.types import ElementType
 from jitgemm.kernels.expression import Program, emit
 from jitgemm.kernels.job import JOB, TILE
-from jitgemm.kernels.spec import Bias, GemmSpec
+from jitgemm.kernels.quantised import correct, requantised
+from jitgemm.kernels.spec import Bias, GemmSpec, Scale
 from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
@@ -108,7 +110,7 @@ def conclude(
     cols: Int | None,
 ) -> None:
     """:func:`finish` for sums that are complex already, or real."""
-    job, tile = records
+    _, tile = records
     element, lanes, program = spec.element, spec.lanes, spec.epilogue.program
     columns = sorted({j for _, j in sums})
     rows = sorted({i for i, _ in sums})
@@ -116,72 +118,121 @@ def conclude(
     if cols is not None:
         masks = {j: k.mask(cols - j * lanes, element, lanes) for j in columns}
 
-    def at(base: Ptr, j: int) -> Ptr:
-        return base + j * lanes * element.bytes
-
-    def row_pointers(name: str) -> list[Ptr]:
-        stride, p = tile.int(f"{name}_row"), tile.pointer(name)
-        pointers = [p]
-        for _ in rows[1:]:
-            p = p + stride
-            pointers.append(p)
-        return pointers
+    def store(where: str, values: dict[tuple[int, int], Vec]) -> None:
+        places = _row_pointers(tile, where, len(rows))
+        for (i, j), value in values.items():
+            k.store(places[i] + j * lanes * value.element.bytes, value, masks[j])
 
     for _ in k.when(tile.int("first").equals(0)):
-        earlier = row_pointers("partial")
+        earlier = _row_pointers(tile, "partial", len(rows))
         for (i, j), cell in sums.items():
-            block = k.load(at(earlier[i], j), element, lanes, masks[j])
+            block = k.load(earlier[i] + j * lanes * element.bytes, element, lanes, masks[j])
             cell.value = k.op("add", block, cell.value)
 
-    for _ in k.when(tile.int("last").equals(1)):
-        alpha = _Scalar(k, spec, job, "alpha")
-        before = [(cell, cell.value) for cell in sums.values()]
-        for cell in sums.values():
-            cell.value = k.op("mul", alpha.straight, cell.value)
-        alpha.turn(before)
-        if spec.epilogue.beta:
-            beta = _Scalar(k, spec, job, "beta")
-            source, read = row_pointers("c"), []
-            for (i, j), cell in sums.items():
-                c = k.load(at(source[i], j), element, lanes, masks[j])
-                cell.value = k.op("madd", beta.straight, c, cell.value)
-                read.append((cell, c))
-            beta.turn(read)
-        _add_bias(k, spec, tile, sums, masks)
-        if program is not None and program.cheap:
-            for (i, j), cell in sums.items():
-                cell.value = _run(k, spec, records, cell.value, (k.const(i), j * lanes))
-
-    target = row_pointers("target")
-    for (i, j), cell in sums.items():
-        k.store(at(target[i], j), cell.value, masks[j])
-    if program is not None and not program.cheap:
-        width = k.const(len(columns) * lanes) if cols is None else cols
+    width = k.const(len(columns) * lanes) if cols is None else cols
+    mapped = program is not None and not program.cheap
+    if not spec.rests_apart:
         for _ in k.when(tile.int("last").equals(1)):
-            k.call(_map(spec, program), job.ptr, tile.ptr, len(rows), width)
+            _apply(k, spec, records, sums, masks)
+        store("target", {at: cell.value for at, cell in sums.items()})
+        if program is not None and mapped:
+            for _ in k.when(tile.int("last").equals(1)):
+                k.call(_map(spec, program), records[0].ptr, tile.ptr, len(rows), width)
+        return
+    for last in k.branches(tile.int("last").equals(1)):
+        if last:
+            _apply(k, spec, records, sums, masks)
+            if program is None or not mapped:
+                store("target", _narrowed(k, spec, records, sums, masks))
+                continue
+        store("partial", {at: cell.value for at, cell in sums.items()})
+        if last and program is not None:
+            k.call(_map(spec, program), records[0].ptr, tile.ptr, len(rows), width)
+
+
+def _row_pointers(tile: View, name: str, rows: int) -> list[Ptr]:
+    stride, p = tile.int(f"{name}_row"), tile.pointer(name)
+    pointers = [p]
+    for _ in range(1, rows):
+        p = p + stride
+        pointers.append(p)
+    return pointers
+
+
+def _apply(
+    k: Kernel, spec: GemmSpec, records: tuple[View, View], sums: Sums,
+    masks: dict[int, Mask | None],
+) -> None:  # fmt: skip
+    """The epilogue on finished sums, but for what is done over a stored tile."""
+    (job, tile), lanes, program = records, spec.lanes, spec.epilogue.program
+    if spec.element.integral:
+        correct(k, spec, records, sums, masks)
+        # Multiplications of integers are slow enough to go round those by 1.
+        for _ in k.when(job.int("alpha").differs(1)):
+            _multiply(k, spec, job, sums)
+    else:
+        _multiply(k, spec, job, sums)
+    if spec.epilogue.beta:
+        beta, kind = _Scalar(k, spec, job, "beta"), spec.types.c
+        source, read = _row_pointers(tile, "c", len({i for i, _ in sums})), []
+        for (i, j), cell in sums.items():
+            c = _read(k, spec, source[i] + j * lanes * kind.bytes, kind, masks[j])
+            cell.value = k.op("madd", beta.straight, c, cell.value)
+            read.append((cell, c))
+        beta.turn(read)
+    _add_bias(k, spec, tile, sums, masks)
+    if program is not None and program.cheap:
+        for (i, j), cell in sums.items():
+            cell.value = _run(k, spec, records, cell.value, (k.const(i), j * lanes))
+
+
+def _multiply(k: Kernel, spec: GemmSpec, job: View, sums: Sums) -> None:
+    alpha = _Scalar(k, spec, job, "alpha")
+    before = [(cell, cell.value) for cell in sums.values()]
+    for cell in sums.values():
+        cell.value = k.op("mul", alpha.straight, cell.value)
+    alpha.turn(before)
+
+
+def _read(k: Kernel, spec: GemmSpec, at: Ptr, kind: ElementType, mask: Mask | None) -> Vec:
+    """A vector of numbers of another operand as numbers of the sums' type."""
+    return k.convert(k.load(at, kind, spec.lanes, mask), spec.element)
+
+
+def _narrowed(
+    k: Kernel, spec: GemmSpec, records: tuple[View, View], sums: Sums,
+    masks: dict[int, Mask | None],
+) -> dict[tuple[int, int], Vec]:  # fmt: skip
+    """Finished sums as numbers of the result's type."""
+    if spec.epilogue.scale is not Scale.NONE:
+        return requantised(k, spec, records, sums, masks)
+    return {at: k.convert(cell.value, spec.types.out) for at, cell in sums.items()}
 
 
 def _add_bias(
     k: Kernel, spec: GemmSpec, tile: View, sums: Sums, masks: dict[int, Mask | None]
 ) -> None:
-    kind, element, lanes = spec.epilogue.bias, spec.element, spec.lanes
+    kind, element, lanes = spec.epilogue.bias, spec.types.bias, spec.lanes
     if kind is Bias.NONE:
         return
-    at = tile.pointer("bias")
+    at, size = tile.pointer("bias"), element.bytes
     if kind is Bias.COLUMN:
-        row = {j: k.load(at + j * lanes * element.bytes, element, lanes, masks[j]) for j in masks}
+        row = {j: _read(k, spec, at + j * lanes * size, element, masks[j]) for j in masks}
     # A bias per column has no such stride, and nobody sets one.
     stride = None if kind is Bias.COLUMN else tile.int("bias_row")
     for i in sorted({i for i, _ in sums}):
         if kind is Bias.ROW:
-            one = _pair(k, spec, at) if spec.parts == 2 else k.splat(k.load(at, element), lanes)
+            if spec.parts == 2:
+                one = _pair(k, spec, at)
+            else:
+                one = k.splat(k.convert(k.load(at, element), spec.element), lanes)
         for j, mask in masks.items():
             if kind is Bias.COLUMN:
                 bias = row[j]
             elif kind is Bias.ROW:
                 bias = one
             else:
-                bias = k.load(at + j * lanes * element.bytes, element, lanes, mask)
+                bias = _read(k, spec, at + j * lanes * size, element, mask)
             cell = sums[i, j]
             cell.value = k.op("add", cell.value, bias)
         if stride is not None and (i + 1, min(masks)) in sums:
@@ -213,30 +264,38 @@ def _run(
 
 
 def _map(spec: GemmSpec, program: Program) -> Function:
-    """Map the first rows and columns of a stored tile, several vectors at once while there are."""
-    element, lanes = spec.element, spec.lanes
+    """Map the first rows and columns of a stored tile, several vectors at once while there are.
+
+    From where the sums rest to the result, which is the same place unless the result is narrower.
+    """
+    element, out, lanes = spec.element, spec.types.out, spec.lanes
     size, wide = element.bytes, _TOGETHER * lanes
+    name = "partial" if spec.rests_apart else "target"
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, rows: Int, cols: Int) -> None:
         records = JOB.view(k, job_at), TILE.view(k, tile_at)
-        target, stride = records[1].pointer("target"), records[1].int("target_row")
+        tile = records[1]
+        source, stride = tile.pointer(name), tile.int(f"{name}_row")
+        target, target_stride = tile.pointer("target"), tile.int("target_row")
         whole = cols // lanes * lanes
         mask = k.mask(cols - whole, element, lanes)
         for i in k.range(0, rows):
-            row = target + i * stride
+            row, to = source + i * stride, target + i * target_stride
+
+            def step(j: Int, v: Vec, mask: Mask | None = None, i: Int = i, to: Ptr = to) -> None:
+                value = k.convert(_run(k, spec, records, v, (i, j)), out)
+                k.store(to + j * out.bytes, value, mask)
+
             most = whole // wide * wide
             for j in k.range(0, most, wide):
-                at = row + j * size
-                k.store(at, _run(k, spec, records, k.load(at, element, wide), (i, j)))
+                step(j, k.load(row + j * size, element, wide))
             for j in k.range(most, whole, lanes):
-                at = row + j * size
-                k.store(at, _run(k, spec, records, k.load(at, element, lanes), (i, j)))
+                step(j, k.load(row + j * size, element, lanes))
             for _ in k.when(whole < cols):
                 at = row + whole * size
                 # Lanes without a column repeat the first: they raise no flag of their own.
                 first = k.splat(k.load(at, element), lanes)
-                v = k.load(at, element, lanes, mask, first)
-                k.store(at, _run(k, spec, records, v, (i, whole)), mask)
+                step(whole, k.load(at, element, lanes, mask, first), mask)
 
     params = parameters("job* tile* rows cols")
     return Function(f"{spec.symbol}_map_{program.name}", params, body)

@@ -32,7 +32,8 @@ JOB = Record(
     # sizes
     "m",
     "n",  # in reals: twice the columns if complex
-    "k",
+    "k",  # in words
+    "depth",  # in numbers: what a packed word holds beyond is zero
     # strides
     "a_row",  # as the microkernel walks A: its own strides, or those of packed rows
     "a_col",
@@ -62,6 +63,12 @@ JOB = Record(
     "turn",  # complex: signs of the products with imaginary parts of A
     "turn_1",
     "constants",  # of the epilogue's program
+    "zero_a",  # of integers: zero points of A, as the microkernel sees A
+    "zero_a_row",  # 0: one for all
+    "zero_b",  # one per column
+    "scales",  # of a requantisation
+    "scale_row",  # 0: one for all rows
+    "rounding",  # of a requantisation: zero point, and the bounds of the result without it
     "complex_alpha",  # 1: alpha has an imaginary part
     "complex_beta",
     # operands whose bytes are in foreign order
@@ -110,6 +117,11 @@ TILE = Record(
     "target_row",
     "bias",
     "bias_row",
+    "zero_a",
+    "zero_b",
+    "row_sums",  # of A, where it has been copied
+    "col_sums",  # of B, at the end of each micropanel
+    "scales",
     "row",  # indices of the tile's first element in the result, for programs that use them
     "col",
     "cols",  # columns of this tile that exist, in reals

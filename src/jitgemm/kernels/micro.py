@@ -17,13 +17,21 @@ from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["microkernel"]
+__all__ = ["fold", "microkernel"]
 
 _ROWS_PER_POINTER = 3
 _LINE = 64
 _LONG = 64
 
 Sums = dict[tuple[int, int], Var[Vec]]
+
+
+def fold(k: Kernel, spec: GemmSpec, a: Vec, b: Vec, total: Vec) -> Vec:
+    """``total`` and the product of a word of A and one of B in each lane."""
+    how = spec.arithmetic
+    if how is None:
+        return k.op("madd", a, b, total)
+    return k.op(how.fold, *((b, a) if how.exchanged else (a, b)), total)
 
 
 class _RowsOfA:
@@ -92,7 +100,9 @@ class _PanelsOfB:
         panel, within = divmod(j, spec.tile.nr_regs)
         if spec.b is BSource.INPLACE:
             panel, within = 0, j
-        p = self.pinned[panel] + within * spec.lanes * spec.element.bytes
+        p = self.pinned[panel] + within * (spec.panel_row // spec.tile.nr_regs)
+        if spec.packed.format:
+            return self.k.convert(self.k.load(p, spec.packed, spec.lanes), spec.element)
         if j not in self.masks:
             return self.k.load(p, spec.element, spec.lanes)
         return self.k.load(p, spec.element, spec.lanes, self.masks[j], self.rest)
@@ -136,14 +146,14 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
                     vector = panels_of_b.load(j)
                     for i in reals:
                         cell = sums[i, j]
-                        cell.value = k.op("madd", splats[i], vector, cell.value)
+                        cell.value = fold(k, spec, splats[i], vector, cell.value)
             else:
                 vectors = [panels_of_b.load(j) for j in columns]
                 for i in reals:
                     splat = rows_of_a.splat(i)
                     for j in columns:
                         cell = sums[i, j]
-                        cell.value = k.op("madd", splat, vectors[j], cell.value)
+                        cell.value = fold(k, spec, splat, vectors[j], cell.value)
         return sums
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, depth: Int) -> None:
@@ -153,7 +163,7 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
         for _ in k.when(depth >= _LONG):
             target, stride = tile.pointer("target"), tile.int("target_row")
             for i in range(rows):
-                for line in range(0, panels * spec.panel_row, _LINE):
+                for line in range(0, panels * spec.nr * spec.types.out.bytes, _LINE):
                     k.prefetch(target + line, write=True)
                 if i + 1 < rows:
                     target = target + stride

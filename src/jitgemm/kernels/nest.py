@@ -14,10 +14,12 @@ Threads share it by tickets (``kernels.tickets``).
 
 from __future__ import annotations
 
+from jitgemm.isa.types import F64, I32, ElementType
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.operands import pack_a, pack_b
-from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from jitgemm.kernels.quantised import sums_at
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Scale
 from jitgemm.kernels.sweep import SWEEP_ROWS, sweep_function, window
 from jitgemm.kernels.tickets import drain, span
 from jitgemm.kernels.tilecopy import copy_tile
@@ -38,8 +40,9 @@ def _tile(spec: GemmSpec) -> Function:
     sums between blocks: they rest in a small tile buffer instead.
     """
     variants = spec.tile.variants()
-    widest = max(panels * spec.panel_row for panels, _ in variants)
+    widest = max(panels * spec.tile_row for panels, _ in variants)
     tile_bytes = widest * spec.tile.mr
+    types = spec.types
 
     def body(
         k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
@@ -84,7 +87,7 @@ def _tile(spec: GemmSpec) -> Function:
     ) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
         buffer = k.scratch(tile_bytes)
-        unit, row_stride = k.const(spec.unit), k.const(widest)
+        row_stride = k.const(widest)
         shape = (variant % _ROWS_BITS, tile.int("cols") // spec.parts)
         out = (tile.pointer("target"), job.int("d_row"), job.int("d_col"))
         tile.set("partial", buffer)
@@ -92,24 +95,33 @@ def _tile(spec: GemmSpec) -> Function:
         tile.set("target", buffer)
         tile.set("target_row", row_stride)
 
-        def bring(name: str) -> None:
+        def bring(name: str, kind: ElementType) -> None:
             space = k.scratch(tile_bytes)
             source = (tile.pointer(name), job.int(f"{name}_row"), job.int(f"{name}_col"))
             swap = job.int(f"swap_{name}").differs(0)
-            copy_tile(k, spec.element, source, (space, row_stride, unit), shape, spec.parts, swap)
+            unit = k.const(spec.parts * kind.bytes)
+            copy_tile(k, kind, source, (space, row_stride, unit), shape, spec.parts, swap)
             tile.set(name, space)
             tile.set(f"{name}_row", row_stride)
 
         if spec.epilogue.beta:
-            bring("c")
+            bring("c", types.c)
         if spec.epilogue.bias is Bias.FULL:
-            bring("bias")
+            bring("bias", types.bias)
         k.call(direct, job_at, tile_at, a, b, variant, p0, p1)
-        swap = job.int("swap_d").differs(0)
-        copy_tile(k, spec.element, (buffer, row_stride, unit), out, shape, spec.parts, swap)
+        swap, unit = job.int("swap_d").differs(0), k.const(spec.parts * types.out.bytes)
+        copy_tile(k, types.out, (buffer, row_stride, unit), out, shape, spec.parts, swap)
+
+    def resting(
+        k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
+    ) -> None:
+        tile = TILE.view(k, tile_at)
+        tile.set("partial", k.scratch(tile_bytes))
+        tile.set("partial_row", widest)
+        by_blocks(k, job_at, tile_at, a, b, variant, p0, p1)
 
     params = parameters("job* tile* a* b* variant p0 p1")
-    direct = Function(f"{spec.symbol}_tile", params, body)
+    direct = Function(f"{spec.symbol}_tile", params, resting if spec.rests_apart else body)
     through = Function(f"{spec.symbol}_tile_buffered", params, buffered)
 
     def choose(
@@ -120,7 +132,7 @@ def _tile(spec: GemmSpec) -> Function:
             if not plain:
                 k.call(through, job_at, tile_at, a, b, variant, p0, p1)
                 continue
-            if spec.b is BSource.COLUMNS:
+            if spec.b is BSource.COLUMNS or spec.rests_apart:
                 k.call(direct, job_at, tile_at, a, b, variant, p0, p1)
                 continue
             # Most tiles of small products are one depth block: one call less counts there.
@@ -145,12 +157,13 @@ class _ComingRows:
     ) -> None:
         i0, i1, p0, p1 = span
         size = spec.unit
+        stored = spec.types.a.bytes * spec.parts
         self.k, self.row = k, job.int("source_row")
         ahead = job.int("rows_ahead")
         first = i0 + ahead
         last = k.min(first + (i1 - i0), job.int("m"))
         # Only rows that are contiguous have lines worth fetching whole.
-        wanted = (ahead > 0) & (first < last) & job.int("source_col").equals(size)
+        wanted = (ahead > 0) & (first < last) & job.int("source_col").equals(stored)
         self.rows = k.select(wanted, last - first, k.const(0))
         self.at = job.pointer("a") + first * self.row + p0 * size
         self.bytes = (p1 - p0) * size
@@ -207,16 +220,18 @@ def chunk(spec: GemmSpec) -> Function:
     """Rows ``i0 .. i1`` by columns ``j0 .. j1`` over the depth ``p0 .. p1``: the macrokernel."""
     run_tile, along = _tile(spec), _sweep(spec)
     bias_kind = spec.epilogue.bias
-    widest = max(panels * spec.panel_row for panels, _ in spec.tile.groups)
+    widest = max(panels * spec.tile_row for panels, _ in spec.tile.groups)
+    number = spec.types.bias
+    unit = spec.parts * number.bytes
 
     def bias_of_columns(k: Kernel, job: View, j: Int, cols: Int, buffer: Ptr) -> Ptr:
         """One number per column from ``j`` on, side by side."""
         stride, swap = job.int("bias_col"), job.int("swap_bias").differs(0)
         at = k.var(job.pointer("bias") + j // spec.parts * stride)
-        for _ in k.when(stride.differs(spec.unit) | swap):
+        for _ in k.when(stride.differs(unit) | swap):
             none, shape = k.const(0), (k.const(1), cols // spec.parts)
-            source, target = (at.value, none, stride), (buffer, none, k.const(spec.unit))
-            copy_tile(k, spec.element, source, target, shape, spec.parts, swap)
+            source, target = (at.value, none, stride), (buffer, none, k.const(unit))
+            copy_tile(k, number, source, target, shape, spec.parts, swap)
             at.value = buffer
         return at.value
 
@@ -225,10 +240,10 @@ def chunk(spec: GemmSpec) -> Function:
         swap, none = job.int("swap_bias").differs(0), k.const(0)
         for _ in k.when(swap):
             source = tile.pointer("bias"), job.int("bias_row"), none
-            target = buffer, k.const(spec.unit), none
-            copy_tile(k, spec.element, source, target, (rows, k.const(1)), spec.parts, swap)
+            target = buffer, k.const(unit), none
+            copy_tile(k, number, source, target, (rows, k.const(1)), spec.parts, swap)
             tile.set("bias", buffer)
-            tile.set("bias_row", spec.unit)
+            tile.set("bias_row", unit)
 
     def body(
         k: Kernel, job_at: Ptr, a: Ptr, b: Ptr, i0: Int, i1: Int, j0: Int, j1: Int, p0: Int, p1: Int
@@ -236,7 +251,7 @@ def chunk(spec: GemmSpec) -> Function:
         job = JOB.view(k, job_at)
         tile_at = k.scratch(TILE.size)
         tile = TILE.view(k, tile_at)
-        buffer = k.scratch(max(widest, spec.tile.mr * spec.unit))
+        buffer = k.scratch(max(widest, spec.tile.mr * unit))
         tile_rows, group = job.int("tile_rows"), job.int("group")
         d_row, d_col = job.int("d_row"), job.int("d_col")
         a_tile = job.int("a_tile")
@@ -256,6 +271,21 @@ def chunk(spec: GemmSpec) -> Function:
         grouped = k.min(panels // group * group * spec.nr, j1 - j0)
 
         coming = _ComingRows(k, spec, job, (i0, i1, p0, p1))
+
+        def numbers_of(operands: tuple[Ptr, Ptr], where: tuple[Int, Int, Int]) -> None:
+            """Zero points, sums and scales of a tile of integers at ``(row, column, depth)``."""
+            (panel, row), (i, j, p) = operands, where
+            epilogue, words = spec.epilogue, job.int("k")
+            if epilogue.zero_a:
+                tile.set("zero_a", job.pointer("zero_a") + i * job.int("zero_a_row"))
+                tile.set("col_sums", sums_at(spec, panel, words))
+            if epilogue.zero_b:
+                tile.set("zero_b", job.pointer("zero_b") + j * I32.bytes)
+                tile.set("row_sums", row + (words - p) * a_col)
+            if epilogue.scale is Scale.ROW:
+                tile.set("scales", job.pointer("scales") + i * job.int("scale_row"))
+            elif epilogue.scale is Scale.COLUMN:
+                tile.set("scales", job.pointer("scales") + j * F64.bytes)
 
         def over(start: Int, stop: Int, width: Int, panels_at_once: Int) -> None:
             for j in k.range(start, stop, width):
@@ -285,6 +315,8 @@ def chunk(spec: GemmSpec) -> Function:
                         if spec.epilogue.program is not None:
                             tile.set("row", i)
                             tile.set("col", j)
+                        if spec.element.integral:
+                            numbers_of((panel, rows_of_a.value), (i, j, p))
                         rows = k.min(tile_rows, i1 - i)
                         if bias_kind is Bias.ROW:
                             bias_of_rows(k, job, tile, rows, buffer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jitgemm.kernels.job import JOB
 from jitgemm.kernels.pack import Source, pack_panels
 from jitgemm.kernels.spec import GemmSpec
+from jitgemm.kernels.words import copy_rows, pack_words
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 
 __all__ = ["pack_a", "pack_b"]
@@ -12,6 +13,8 @@ __all__ = ["pack_a", "pack_b"]
 
 def pack_b(spec: GemmSpec) -> Function:
     """Pack columns ``j0 .. j1`` and depth ``p0 .. p1`` of the job's B."""
+    if spec.arithmetic is not None:
+        return pack_words(spec)
 
     def body(k: Kernel, job_at: Ptr, target: Ptr, j0: Int, j1: Int, p0: Int, p1: Int) -> None:
         job = JOB.view(k, job_at)
@@ -31,6 +34,8 @@ def pack_a(spec: GemmSpec) -> Function:
     As micropanels where rows lead.  Where rows are contiguous, a plain copy that puts them side by
     side does: it is the same routine with the axes exchanged, one panel as wide as the depth.
     """
+    if spec.arithmetic is not None:
+        return copy_rows(spec)
 
     def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
         job = JOB.view(k, job_at)

@@ -6,8 +6,16 @@ chosen by `benchmarks/tiles.py`; failed alternatives are recorded beside the row
 
 from __future__ import annotations
 
-from jitgemm.isa.tables import AVX2, AVX512, INTERPRETER, PORTABLE, Isa
-from jitgemm.isa.types import F32, F64, ElementType
+from jitgemm.isa.tables import (
+    AVX2,
+    AVX2_VNNI,
+    AVX512,
+    AVX512_VNNI,
+    INTERPRETER,
+    PORTABLE,
+    Isa,
+)  # fmt: skip
+from jitgemm.isa.types import F32, F64, I32, I64, ElementType
 from jitgemm.kernels.spec import Tile
 
 __all__ = ["columns_tile", "register", "rows", "slim_tile", "tile_for"]
@@ -59,11 +67,25 @@ def slim_tile(tile: Tile) -> Tile:
 
 
 for _element in (F32, F64):
-    register(_element, AVX512, _WIDE)
-    register(_element, AVX512, _WIDE_COMPLEX, 2)
-    register(_element, AVX2, _NARROW)
-    register(_element, AVX2, _NARROW_COMPLEX, 2)
-    register(_element, PORTABLE, _PLAIN)
-    register(_element, PORTABLE, _PLAIN_COMPLEX, 2)
-    register(_element, INTERPRETER, _NARROW)
-    register(_element, INTERPRETER, _NARROW_COMPLEX, 2)
+    for _isa, _tile, _complex in (
+        (AVX512_VNNI, _WIDE, _WIDE_COMPLEX),
+        (AVX512, _WIDE, _WIDE_COMPLEX),
+        (AVX2_VNNI, _NARROW, _NARROW_COMPLEX),
+        (AVX2, _NARROW, _NARROW_COMPLEX),
+        (PORTABLE, _PLAIN, _PLAIN_COMPLEX),
+        (INTERPRETER, _NARROW, _NARROW_COMPLEX),
+    ):
+        register(_element, _isa, _tile)
+        register(_element, _isa, _complex, 2)
+# 32-bit sums are also those of words of narrower numbers.  A product that is no single instruction
+# needs registers of its own: four for 64 bits of AVX2, which multiplies halves.
+for _isa, _tile, _long in (
+    (AVX512_VNNI, _WIDE, _WIDE),
+    (AVX512, _WIDE, _WIDE),
+    (AVX2_VNNI, _NARROW, _PLAIN),
+    (AVX2, _NARROW, _PLAIN),
+    (PORTABLE, _PLAIN, _PLAIN),
+    (INTERPRETER, _NARROW, _PLAIN),
+):
+    register(I32, _isa, _tile)
+    register(I64, _isa, _long)

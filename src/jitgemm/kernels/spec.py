@@ -11,9 +11,10 @@ from enum import Enum
 
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
+from jitgemm.kernels.arithmetic import Arithmetic, Types
 from jitgemm.kernels.expression import Program
 
-__all__ = ["BSource", "Bias", "Epilogue", "GemmSpec", "Tile"]
+__all__ = ["BSource", "Bias", "Epilogue", "GemmSpec", "Scale", "Tile"]
 
 
 class BSource(Enum):
@@ -44,26 +45,56 @@ class Bias(Enum):
         return {Bias.COLUMN: Bias.ROW, Bias.ROW: Bias.COLUMN}.get(self, self)
 
 
+class Scale(Enum):
+    """Along which axis of the result the scale of a requantisation varies."""
+
+    NONE = ""
+    """No requantisation."""
+    COLUMN = "requant"
+    ROW = "rowrequant"
+    """One per row (one for all is one with stride 0)."""
+
+    @property
+    def transposed(self) -> Scale:
+        """The kind for the result with its axes exchanged."""
+        return {Scale.COLUMN: Scale.ROW, Scale.ROW: Scale.COLUMN}.get(self, self)
+
+
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What happens to a finished sum: ``program(alpha * sum [+ beta * C] [+ bias])``."""
+    """What happens to a finished sum: ``program(alpha * sum [+ beta * C] [+ bias])``.
+
+    For integers the zero points of A and B are taken off the sum first, and the result may be
+    scaled to a narrower type last.
+    """
 
     beta: bool = False
     bias: Bias = Bias.NONE
     program: Program | None = None
+    zero_a: bool = False
+    """A has a zero point, per row or one for all."""
+    zero_b: bool = False
+    """B has a zero point, per column or one for all."""
+    scale: Scale = Scale.NONE
 
     @property
     def transposed(self) -> Epilogue:
         """The same map of the result with its axes exchanged."""
         program = None if self.program is None else self.program.transposed()
-        return replace(self, bias=self.bias.transposed, program=program)
+        return replace(
+            self, bias=self.bias.transposed, program=program, zero_a=self.zero_b,
+            zero_b=self.zero_a, scale=self.scale.transposed,
+        )  # fmt: skip
 
     def __str__(self) -> str:
-        parts = ["beta" if self.beta else "beta0"]
+        zeros = [name for name in ("zero_a", "zero_b") if getattr(self, name)]
+        parts = [*(z.replace("_", "") for z in zeros), "beta" if self.beta else "beta0"]
         if self.bias is not Bias.NONE:
             parts.append(self.bias.value)
         if self.program is not None:
             parts.append(self.program.name)
+        if self.scale is not Scale.NONE:
+            parts.append(self.scale.value)
         return "_".join(parts)
 
 
@@ -119,16 +150,33 @@ class GemmSpec:
     epilogue: Epilogue
     parts: int = 1
     """Reals per number: 2 for complex."""
+    arithmetic: Arithmetic | None = None
+    """Nothing: every operand holds numbers of ``element``, which is also the type of the sums."""
 
     @property
     def unit(self) -> int:
-        """Bytes of one number."""
+        """Bytes of one number, as the microkernel reads A."""
         return self.parts * self.element.bytes
 
     @property
+    def types(self) -> Types:
+        """Of the operands in memory."""
+        if self.arithmetic is not None:
+            return self.arithmetic.types
+        return Types(*[self.element] * 5)
+
+    @property
     def type_name(self) -> str:
-        """``f32``, ``f64``, ``c64``, ``c128``."""
-        return f"c{2 * self.element.bits}" if self.parts == 2 else str(self.element)
+        """``f32``, ``f64``, ``c64``, ``c128``; or the types of A, B and D, and others' if read."""
+        if self.arithmetic is None:
+            return f"c{2 * self.element.bits}" if self.parts == 2 else str(self.element)
+        types = self.types
+        names = [types.a, types.b, types.out]
+        if self.epilogue.beta:
+            names.append(types.c)
+        if self.epilogue.bias is not Bias.NONE:
+            names.append(types.bias)
+        return "_".join(map(str, names))
 
     @property
     def lanes(self) -> int:
@@ -141,9 +189,36 @@ class GemmSpec:
         return self.tile.nr_regs * self.lanes
 
     @property
+    def packed(self) -> ElementType:
+        """The type of B's numbers in micropanels."""
+        return self.element if self.arithmetic is None else self.arithmetic.packed
+
+    @property
     def panel_row(self) -> int:
-        """Bytes of one depth step of a micropanel."""
+        """Bytes of one depth step (of words) of a micropanel."""
+        group = 1 if self.arithmetic is None else self.arithmetic.group
+        return self.nr * self.packed.bytes * group
+
+    @property
+    def tile_row(self) -> int:
+        """Bytes of one row of sums as wide as a micropanel."""
         return self.nr * self.element.bytes
+
+    @property
+    def rests_apart(self) -> bool:
+        """Whether sums wait for later depth blocks in a buffer, the result being narrower."""
+        return self.arithmetic is not None and self.arithmetic.rests_apart
+
+    @property
+    def sums_columns(self) -> bool:
+        """Whether a packed micropanel ends with the sums of its columns."""
+        # Zero points are those of 8-bit numbers.
+        narrow = self.types.a.bits == self.types.b.bits == 8
+        return narrow and self.arithmetic is not None and self.arithmetic.group > 1
+
+    def panel_bytes(self, depth: int) -> int:
+        """Bytes of a micropanel of ``depth`` steps (of words)."""
+        return depth * self.panel_row + (self.tile_row if self.sums_columns else 0)
 
     @property
     def partial_groups(self) -> bool:

@@ -29,7 +29,8 @@ def copy_tile(
 
     Source and target do not overlap.  ``swap``: the bytes of each element are reversed.
     """
-    if swap is None:
+    element = element.moved
+    if swap is None or element.bytes == 1:
         _plain(k, element, source, target, shape, unit)
         return
     for swapped in k.branches(swap):

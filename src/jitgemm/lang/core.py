@@ -307,6 +307,14 @@ class Kernel(ABC):
         """An operation of the instruction set's table, lane by lane."""
 
     @abstractmethod
+    def convert(self, x: Vec, element: ElementType) -> Vec:
+        """The same numbers as another type (:mod:`jitgemm.isa.conversions`)."""
+
+    @abstractmethod
+    def bits(self, x: Vec, element: ElementType) -> Vec:
+        """The same bytes as elements of another type, of which more or fewer fill them."""
+
+    @abstractmethod
     def shuffle(self, a: Vec, b: Vec, lanes: Sequence[int]) -> Vec:
         """Lanes of ``a`` (from 0) and ``b`` (from ``a.lanes``) in any order, fixed when generated.
 
@@ -315,7 +323,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def number(self, value: Int, element: ElementType) -> Vec:
-        """An integer as one element, rounded to nearest even."""
+        """An integer as one element: rounded to nearest even, or modulo ``2**bits``."""
 
     @abstractmethod
     def steps(self, element: ElementType, lanes: int) -> Vec:

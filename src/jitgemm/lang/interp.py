@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgemm.errors import LanguageError
+from jitgemm.isa.conversions import conversion, dtype_of
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, T, Var, Vec
@@ -26,8 +27,6 @@ from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, T
 __all__ = ["InterpKernel", "Memory", "dtype_of", "run"]
 
 Bytes = NDArray[np.uint8]
-
-_DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
 
 _WORD = 8
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
@@ -50,11 +49,6 @@ _PREDICATES: dict[str, Callable[[int, int], bool]] = {
     "sgt": operator.gt,
     "sge": operator.ge,
 }
-
-
-def dtype_of(element: ElementType) -> np.dtype[Any]:
-    """Name the NumPy type that holds elements of this type."""
-    return _DTYPES[element.name]
 
 
 class _Region:
@@ -304,8 +298,9 @@ class InterpKernel(Kernel):
         return Vec(self, np.repeat(scalar.handle, lanes), scalar.element, lanes)
 
     def op(self, name: str, *args: Vec) -> Vec:
-        row, shape = self.isa.ops.get(name), args[0]
-        if row is None or len(args) != row.arity:
+        shape = args[0]
+        row = self.isa.table(shape.element).get(name)
+        if row is None or len(args) != row.arity or shape.element.format:
             raise LanguageError(f"{self.isa.name}: no {name!r} of {len(args)} operands")
         if any((x.element, x.lanes) != (shape.element, shape.lanes) for x in args):
             raise LanguageError(f"{name}: operands of different shapes")
@@ -314,6 +309,20 @@ class InterpKernel(Kernel):
         if (result.dtype, result.shape) != (shape.handle.dtype, shape.handle.shape):
             raise LanguageError(f"{name}: its meaning changes {shape.element}x{shape.lanes}")
         return Vec(self, result, shape.element, shape.lanes)
+
+    def convert(self, x: Vec, element: ElementType) -> Vec:
+        values = x.handle
+        for row, _ in conversion(x.element, element, half=self.isa.half):
+            with np.errstate(all="ignore"):
+                values = row.meaning(values)
+        # Where no step is needed the bits are the same, their type may not be.
+        return Vec(self, values.view(dtype_of(element)), element, x.lanes)
+
+    def bits(self, x: Vec, element: ElementType) -> Vec:
+        if x.handle.nbytes % element.bytes:
+            raise LanguageError(f"bits: {x.element}x{x.lanes} is no whole number of {element}")
+        values = x.handle.view(dtype_of(element))
+        return Vec(self, values, element, values.size)
 
     def shuffle(self, a: Vec, b: Vec, lanes: Sequence[int]) -> Vec:
         if (a.element, a.lanes) != (b.element, b.lanes) or a.lanes == 1 or len(lanes) == 1:
@@ -331,7 +340,8 @@ class InterpKernel(Kernel):
 
     def literal(self, value: float, element: ElementType, lanes: int) -> Vec:
         with np.errstate(all="ignore"):
-            return Vec(self, np.full(lanes, value, dtype_of(element)), element, lanes)
+            exact = int(value) if element.integral else value
+            return Vec(self, np.full(lanes, exact, dtype_of(element)), element, lanes)
 
     def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:  # noqa: ARG002
         return Mask(self, max(0, min(self.const(count).handle, lanes)), lanes)

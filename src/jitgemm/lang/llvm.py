@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jitgemm.errors import LanguageError
+from jitgemm.isa.conversions import conversion
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, T, Var, Vec
-from jitgemm.lang.template import Holes, float_text, shape_holes
+from jitgemm.lang.template import Holes, conversion_holes, float_text, shape_holes
 
 __all__ = ["LlvmKernel", "LlvmModule"]
 
@@ -32,6 +33,15 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
 }
+
+
+def _number_text(value: float, element: ElementType) -> str:
+    """A constant as LLVM spells it, rounded to the element type."""
+    if element.integral:
+        return str(int(value))
+    if element.bytes == 4:
+        value = struct.unpack("f", bytes(ctypes.c_float(value)))[0]
+    return float_text(value)
 
 
 @dataclass
@@ -254,7 +264,8 @@ class LlvmKernel(Kernel):
 
     # -- vectors --------------------------------------------------------------------------------
     def zero(self, element: ElementType, lanes: int) -> Vec:
-        return Vec(self, "0.0" if lanes == 1 else "zeroinitializer", element, lanes)
+        text = "zeroinitializer" if lanes > 1 else "0" if element.llvm[0] == "i" else "0.0"
+        return Vec(self, text, element, lanes)
 
     def splat(self, scalar: Vec, lanes: int) -> Vec:
         if lanes == 1:
@@ -267,9 +278,10 @@ class LlvmKernel(Kernel):
         return Vec(self, handle, scalar.element, lanes)
 
     def op(self, name: str, *args: Vec) -> Vec:
-        if name not in self.isa.ops:
-            raise LanguageError(f"{self.isa.name} has no operation {name!r}")
-        row, shape = self.isa.ops[name], args[0]
+        shape = args[0]
+        row = self.isa.table(shape.element).get(name)
+        if row is None or not row.text or shape.element.format:
+            raise LanguageError(f"{self.isa.name} has no operation {name!r} on {shape.element}")
         if len(args) != row.arity:
             raise LanguageError(f"{name} takes {row.arity} operands, not {len(args)}")
         if any((x.element, x.lanes) != (shape.element, shape.lanes) for x in args):
@@ -278,10 +290,30 @@ class LlvmKernel(Kernel):
         holes = Holes(self._name, shape_holes(shape.element, shape.lanes), operands)
         for line in row.text:
             text = line.format_map(holes)
-            self._emit(text.replace("zeroinitializer", "0.0") if shape.lanes == 1 else text)
+            one = self.zero(shape.element, 1).handle
+            self._emit(text.replace("zeroinitializer", one) if shape.lanes == 1 else text)
         for line in row.declares.splitlines():
             self.module.declare(line.format_map(holes))
         return Vec(self, holes["r"], shape.element, shape.lanes)
+
+    def convert(self, x: Vec, element: ElementType) -> Vec:
+        for row, target in conversion(x.element, element, half=self.isa.half):
+            shape = conversion_holes(x.element, target, x.lanes)
+            holes = Holes(self._name, shape, [("a", x.handle)])
+            for line in row.text:
+                text = line.format_map(holes)
+                self._emit(text.replace("zeroinitializer", "0") if x.lanes == 1 else text)
+            x = Vec(self, holes["r"], target, x.lanes)
+        return Vec(self, x.handle, element, x.lanes)
+
+    def bits(self, x: Vec, element: ElementType) -> Vec:
+        lanes = x.lanes * x.element.bytes // element.bytes
+        source, target = (self.vector_type(*t) for t in ((x.element, x.lanes), (element, lanes)))
+        if lanes * element.bytes != x.lanes * x.element.bytes:
+            raise LanguageError(f"bits: {source} is no whole number of {element}")
+        if source == target:
+            return Vec(self, x.handle, element, lanes)
+        return Vec(self, self._let(f"bitcast {source} {x.handle} to {target}"), element, lanes)
 
     def shuffle(self, a: Vec, b: Vec, lanes: Sequence[int]) -> Vec:
         if (a.element, a.lanes) != (b.element, b.lanes) or a.lanes == 1 or len(lanes) == 1:
@@ -294,19 +326,22 @@ class LlvmKernel(Kernel):
         return Vec(self, handle, a.element, len(lanes))
 
     def number(self, value: Int, element: ElementType) -> Vec:
-        return Vec(self, self._let(f"sitofp i64 {value.handle} to {element.llvm}"), element, 1)
+        if not element.integral:
+            return Vec(self, self._let(f"sitofp i64 {value.handle} to {element.llvm}"), element, 1)
+        if element.bits == 64:
+            return Vec(self, value.handle, element, 1)
+        return Vec(self, self._let(f"trunc i64 {value.handle} to {element.llvm}"), element, 1)
 
     def steps(self, element: ElementType, lanes: int) -> Vec:
-        values = ", ".join(f"{element.llvm} {float(i)!r}" for i in range(lanes))
-        return Vec(self, "0.0" if lanes == 1 else f"<{values}>", element, lanes)
+        return self._constants([float(i) for i in range(lanes)], element)
 
     def literal(self, value: float, element: ElementType, lanes: int) -> Vec:
-        rounded = value
-        if element.bytes == 4:
-            rounded = struct.unpack("f", bytes(ctypes.c_float(value)))[0]
-        text = float_text(rounded)
-        values = ", ".join([f"{element.llvm} {text}"] * lanes)
-        return Vec(self, text if lanes == 1 else f"<{values}>", element, lanes)
+        return self._constants([value] * lanes, element)
+
+    def _constants(self, values: Sequence[float], element: ElementType) -> Vec:
+        texts = [_number_text(value, element) for value in values]
+        every = ", ".join(f"{element.llvm} {text}" for text in texts)
+        return Vec(self, texts[0] if len(texts) == 1 else f"<{every}>", element, len(texts))
 
     def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:
         c = self.const(count)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from functools import cache
+from typing import Self
 
 from jitgemm.errors import LanguageError
 from jitgemm.isa import bits
 from jitgemm.isa.types import ElementType
 
-__all__ = ["Holes", "float_text", "shape_holes"]
+__all__ = ["Holes", "conversion_holes", "float_text", "shape_holes"]
 
 
 class Holes(dict[str, str]):
@@ -41,17 +42,49 @@ def shape_holes(element: ElementType, lanes: int) -> dict[str, str]:
     def every(kind: str, text: str) -> str:
         return text if one else f"<{', '.join([f'{kind} {text}'] * lanes)}>"
 
-    row = bits.FORMATS[element.bits]
+    signs = {"SIGN": every(integer, str(1 << (element.bits - 1)))}
+    if element.integral:
+        numbers = signs | {"HALF": every(integer, str(element.bits // 2))}
+    else:
+        row = bits.FORMATS[element.bits]
+        # Exact in every format: the digits of a double are those LLVM wants.
+        numbers = {name: every(element.llvm, float_text(x)) for name, x in row.floats.items()}
+        numbers |= {name: every(integer, str(x)) for name, x in row.ints.items()}
     return {
         "v": element.llvm if one else f"{wide}{element.llvm}>",
         "iv": integer if one else f"{wide}{integer}>",
         "m": "i1" if one else f"{wide}i1>",
         "s": element.suffix if one else f"v{lanes}{element.suffix}",
         "is": integer if one else f"v{lanes}{integer}",
-        # Exact in every format: the digits of a double are those LLVM wants.
-        **{name: every(element.llvm, float_text(x)) for name, x in row.floats.items()},
-        **{name: every(integer, str(x)) for name, x in row.ints.items()},
+        **numbers,
     }
+
+
+class _Kind(str):
+    """A type in the text of a conversion; ``{i32:7}`` is the constant 7 of it in every lane."""
+
+    scalar: str
+    lanes: int
+
+    def __new__(cls, scalar: str, lanes: int) -> Self:
+        self = super().__new__(cls, scalar if lanes == 1 else f"<{lanes} x {scalar}>")
+        self.scalar, self.lanes = scalar, lanes
+        return self
+
+    def __format__(self, constant: str) -> str:
+        if not constant:
+            return str(self)
+        if self.lanes == 1:
+            return constant
+        return f"<{', '.join([f'{self.scalar} {constant}'] * self.lanes)}>"
+
+
+@cache
+def conversion_holes(source: ElementType, target: ElementType, lanes: int) -> dict[str, str]:
+    """The types a conversion's text may name."""
+    names = {"v": source.llvm, "w": target.llvm, "m": "i1", "half": "half"}
+    names |= {"i16": "i16", "i32": "i32"}
+    return {name: _Kind(scalar, lanes) for name, scalar in names.items()}
 
 
 def float_text(value: float) -> str:

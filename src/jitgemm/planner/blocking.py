@@ -73,7 +73,9 @@ class Limits:
     tile_rows: int
     """Most rows of a microtile."""
     whole_depth: bool
-    """One depth slice, because sums may not rest in the result between slices."""
+    """Every tile goes down the whole depth, because sums may not rest in the result."""
+    one_slice: bool = False
+    """B is packed over its whole depth."""
 
 
 def _rows(most: int, m: int) -> int:
@@ -131,7 +133,8 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
         machine: cache sizes.
         limits: what the route demands.
     """
-    size, m, k, threads = spec.element.bytes, problem.m, problem.k, limits.threads
+    m, k, threads = problem.m, problem.k, limits.threads
+    size = spec.panel_row // spec.nr  # bytes of B per column and depth step
     n = problem.n * spec.parts  # columns are counted in reals
     tile_rows = _rows(limits.tile_rows, m)
     per_call = spec.b is BSource.PACKED and problem.b is not None
@@ -140,7 +143,7 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
     # of a panel its rows share in L2.
     at_once = few_rows and not per_call
     step = max(1, k if limits.whole_depth else _depth(spec, k))
-    kc = max(1, k) if at_once else step
+    kc = max(1, k) if at_once or limits.one_slice else step
 
     mc = max(1, machine.l2.size // 4 // (kc * spec.unit) // tile_rows) * tile_rows
     if at_once:

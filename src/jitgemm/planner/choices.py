@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from jitgemm.isa.tables import Isa
+from jitgemm.kernels.arithmetic import Arithmetic, arithmetic_for
 from jitgemm.kernels.registry import columns_tile, slim_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS
@@ -44,7 +45,7 @@ def orientation(problem: Problem) -> tuple[Problem, str]:
     """The problem as the kernel sees it: as given, or with the operands exchanged."""
     if problem.b is None:
         return problem, "a prepacked operand ties the orientation"
-    unit, d = problem.unit, problem.d
+    unit, d = problem.parts * problem.types.out.bytes, problem.d
     if problem.n == 1 and problem.m > 1:
         return problem.transposed(), "D is one column: computed as D^T = B^T A^T, along A's rows"
     if problem.m > 1 and d.col != unit and d.row == unit:
@@ -56,6 +57,8 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
     """How B is read."""
     if problem.b is None:
         return BSource.PACKED, "B: prepacked micropanels"
+    if problem.mixed is not None:
+        return BSource.PACKED, "B: packed per call into words"
     if is_dot(problem):
         return BSource.INPLACE, "one row and one column: a sum in lanes, added in halves"
     if problem.b.foreign:
@@ -84,7 +87,7 @@ def is_dot(problem: Problem) -> bool:
 
     A rule about shapes alone, so that strides, threads and packing do not show in the bits.
     """
-    one = problem.m == 1 and problem.n == 1
+    one = problem.m == 1 and problem.n == 1 and problem.mixed is None
     return one and problem.k > 1 and not problem.strict
 
 
@@ -95,7 +98,12 @@ def spec_for(problem: Problem, source: BSource, isa: Isa) -> GemmSpec:
         tile = columns_tile(tile, isa, problem.parts)
     elif problem.b is not None and problem.n * problem.parts <= isa.lanes(problem.element):
         tile = slim_tile(tile)
-    return GemmSpec(problem.element, isa, tile, source, problem.epilogue, problem.parts)
+    how, epilogue = None, problem.epilogue
+    if problem.mixed is not None:
+        how = arithmetic_for(problem.mixed, problem.element, isa)
+        # A number flipped is one with another zero point.
+        epilogue = replace(epilogue, zero_a=epilogue.zero_a or how.flip)
+    return GemmSpec(problem.element, isa, tile, source, epilogue, problem.parts, how)
 
 
 def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
@@ -120,11 +128,11 @@ def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
 
 def is_direct(problem: Problem) -> tuple[bool, str]:
     """Whether sums may rest in D between depth blocks, and C and bias be read where they are."""
-    unit, d, c, bias = problem.unit, problem.d, problem.c, problem.bias
-    if d.col != unit or (c is not None and c.col != unit):
+    d, c, bias, types, parts = problem.d, problem.c, problem.bias, problem.types, problem.parts
+    if d.col != parts * types.out.bytes or (c is not None and c.col != parts * types.c.bytes):
         return False, "D: through a tile buffer, D or C has no unit stride"
     full = bias if problem.epilogue.bias is Bias.FULL else None
-    if full is not None and full.col != unit:
+    if full is not None and full.col != parts * types.bias.bytes:
         return False, "D: through a tile buffer, the bias has no unit stride"
     if any(x is not None and x.foreign for x in (d, c, full)):
         return False, "D: through a tile buffer, bytes are in foreign order"
@@ -163,6 +171,7 @@ def splits(problem: Problem, context: Context) -> bool:
     m, n = problem.m, problem.n
     if (
         problem.b is None
+        or problem.mixed is not None
         or is_dot(problem)
         or problem.a.foreign
         or problem.k < context.knob("split_depth")
@@ -186,7 +195,9 @@ class PackA(Enum):
 
 def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:
     """How A is read, the most rows of a microtile then, and why."""
-    mr = spec.tile.mr
+    mr, how = spec.tile.mr, spec.arithmetic
+    if how is not None:
+        return _words(problem, spec, how, context)
     if is_dot(problem):
         return PackA.INPLACE, mr, "A: read in place, whatever its strides and byte order"
     if problem.a.foreign:
@@ -203,6 +214,21 @@ def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, 
     elif problem.a.col == problem.unit and row:
         found = _rows_apart(problem, spec, context)
     return found
+
+
+def _words(
+    problem: Problem, spec: GemmSpec, how: Arithmetic, context: Context
+) -> tuple[PackA, int, str]:
+    """How an A of other numbers than the sums' is read: by words where it is made of them."""
+    mr, a = spec.tile.mr, problem.a
+    whole = a.col == how.types.a.bytes and problem.depth % how.group == 0
+    if how.copies_a or not whole or a.foreign:
+        return PackA.ROWS, mr, f"A: rows copied per chunk, as words of {how.group} {how.piece}"
+    if spec.epilogue.zero_b:
+        return PackA.ROWS, mr, "A: rows copied per chunk, with their sums, for B's zero points"
+    if a.row:
+        return _rows_apart(problem, spec, context)
+    return PackA.INPLACE, mr, "A: read in place by broadcast"
 
 
 def _rows_apart(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from jitgemm.isa.types import ElementType
+from jitgemm.kernels.arithmetic import Types
 from jitgemm.kernels.spec import Bias, Epilogue
 
 __all__ = ["Operand", "Problem"]
@@ -53,11 +54,20 @@ class Problem:
     """A and B are the caller's B and A, both transposed."""
     strict: bool = False
     """No route may have an order of its own."""
+    depth: int = 0
+    """Numbers along k where ``k`` counts words; set by the planner."""
+    mixed: Types | None = None
+    """Types of the operands; nothing: all are numbers of ``element``, the type of the sums."""
 
     @property
     def unit(self) -> int:
-        """Bytes of one number."""
+        """Bytes of one number of the sums' type."""
         return self.parts * self.element.bytes
+
+    @property
+    def types(self) -> Types:
+        """Types of the operands' numbers (their parts, if complex)."""
+        return self.mixed or Types(*[self.element] * 5)
 
     @property
     def operations(self) -> int:
@@ -66,13 +76,17 @@ class Problem:
 
     def normalized(self) -> Problem:
         """The same problem with dense strides along axes of length 1."""
-        unit, m, n, k = self.unit, self.m, self.n, self.k
+        types, m, n, k = self.types, self.m, self.n, self.k
+
+        def dense(x: Operand, shape: tuple[int, int], element: ElementType) -> Operand:
+            return x.normalized(*shape, self.parts * element.bytes)
+
         return replace(
             self,
-            a=self.a.normalized(m, k, unit),
-            b=None if self.b is None else self.b.normalized(k, n, unit),
-            c=None if self.c is None else self.c.normalized(m, n, unit),
-            d=self.d.normalized(m, n, unit),
+            a=dense(self.a, (m, k), types.a),
+            b=None if self.b is None else dense(self.b, (k, n), types.b),
+            c=None if self.c is None else dense(self.c, (m, n), types.c),
+            d=dense(self.d, (m, n), types.out),
         )
 
     def transposed(self) -> Problem:
@@ -93,5 +107,6 @@ class Problem:
             bias=None if self.bias is None else self.bias.transposed,
             d=self.d.transposed,
             epilogue=epilogue,
+            mixed=None if self.mixed is None else self.mixed.transposed,
             exchanged=not self.exchanged,
         ).normalized()

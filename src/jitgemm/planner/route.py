@@ -156,12 +156,14 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         return _deep(oriented, spec, context, reasons)
     dot = is_dot(oriented)
     threads = 1 if dot else threads_for(oriented.operations, context)
+    if spec.arithmetic is not None:
+        oriented = replace(oriented, k=-(-oriented.k // spec.arithmetic.group), depth=oriented.k)
     direct, through = is_direct(oriented)
     pack_a, most_rows, why = packs_a(oriented, spec, context)
     reasons.append(why)
     # Columns turned in registers are walked from end to end.
-    whole = source is BSource.COLUMNS or not direct
-    limits = Limits(threads, most_rows, whole_depth=whole)
+    whole = source is BSource.COLUMNS or not direct or spec.rests_apart
+    limits = Limits(threads, most_rows, whole_depth=whole, one_slice=spec.arithmetic is not None)
     sweep = source is BSource.INPLACE and direct and sweeps(oriented, context)
     if sweep:
         reasons.append(f"rows: {oriented.m} sweep along the rows of B, which is larger than L2")
@@ -174,19 +176,23 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     kc = blocking.depth_per_slice
     per_call = source is BSource.PACKED and oriented.b is not None
     # Packed, the next micropanel lies a whole depth further; in place it is the next columns.
-    panel = spec.panel_row * (kc if per_call else max(oriented.k, 1))
+    panel = spec.panel_bytes(kc if per_call else max(oriented.k, 1))
     if source is not BSource.PACKED:
         assert oriented.b is not None
         panel = spec.nr // spec.parts * oriented.b.col
     packed_b = panel * -(-blocking.cols_per_block // spec.nr) if per_call else 0
     a_row, a_col, width, packed_a = oriented.a.row, oriented.a.col, 0, 0
+    if spec.arithmetic is not None:
+        a_col = unit
     if pack_a is PackA.PANELS:
         width, a_row = blocking.tile_rows * spec.parts, unit
         a_col = blocking.tile_rows * unit
         packed_a = _aligned(blocking.rows_per_chunk * kc * unit)
     elif pack_a is PackA.ROWS:
         # An odd number of lines from row to row spreads the rows over all sets.
-        a_row = (-(-kc * unit // _ALIGN) | 1) * _ALIGN
+        words = kc + int(spec.sums_columns)  # a row's sum lies behind it
+        a_row = (-(-words * unit // _ALIGN) | 1) * _ALIGN
+        a_col = unit
         width = a_row // spec.element.bytes
         packed_a = blocking.rows_per_chunk * a_row
     in_panels = pack_a is PackA.PANELS

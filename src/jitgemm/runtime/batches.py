@@ -8,7 +8,7 @@ from jitgemm.kernels.job import JOB
 from jitgemm.planner.batching import AXES, BatchPlan
 from jitgemm.planner.folding import FIELDS
 from jitgemm.runtime.batch_code import BATCH
-from jitgemm.runtime.driver import Executable, Scalars, Span
+from jitgemm.runtime.driver import Executable, Scalars, Span, Tables
 from jitgemm.runtime.engine import engine, record_array
 from jitgemm.runtime.memory import Workspace, address, thread_workspace
 
@@ -62,12 +62,12 @@ class BatchExecutable:
         batch[start : start + JOB.slots] = self.item.template
         return batch
 
-    def record(self, scalars: Scalars) -> tuple[np.ndarray, np.ndarray]:
-        """A record without addresses of operands, and the constants it refers to."""
+    def record(self, scalars: Scalars) -> tuple[np.ndarray, Tables]:
+        """A record without addresses of operands, and the arrays it refers to."""
         batch = self.template.copy()
         start = BATCH.slot("job_0")
-        constants = scalars.write(batch[start : start + JOB.slots], self.plan.item.spec)
-        return batch, constants
+        tables = scalars.write(batch[start : start + JOB.slots], self.plan.item.spec)
+        return batch, tables
 
     def run(self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None) -> None:
         """Do all products.
@@ -81,14 +81,14 @@ class BatchExecutable:
         if plan.item.spec.isa.interpreted:
             self._one_by_one(spans, scalars, workspace)
             return
-        record, constants = self.record(scalars)
+        record, tables = self.record(scalars)
         if plan.workspace_bytes:
             with (workspace or thread_workspace()).lend(plan.workspace_bytes) as scratch:
                 record[BATCH.slot("scratch")] = scratch
                 self._start(record, spans)
         else:
             self._start(record, spans)
-        del constants  # alive until here
+        del tables  # alive until here
 
     def _start(self, record: np.ndarray, spans: dict[str, Span]) -> None:
         pool, threads = self.engine.pool, self.plan.threads

@@ -5,17 +5,18 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from jitgemm.isa.conversions import dtype_of
 from jitgemm.isa.tables import Isa
 from jitgemm.jit import compiler
 from jitgemm.kernels.dot import dot
 from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.operands import pack_b
-from jitgemm.kernels.spec import GemmSpec
+from jitgemm.kernels.spec import GemmSpec, Scale
 from jitgemm.kernels.split import split
 from jitgemm.lang.core import Function
 from jitgemm.planner.problem import Operand
@@ -23,7 +24,7 @@ from jitgemm.planner.route import GemmPlan, PackA
 from jitgemm.runtime.engine import Engine, engine, record_array
 from jitgemm.runtime.memory import Workspace, address, thread_workspace
 
-__all__ = ["Executable", "Scalars", "Span", "interpret", "run_pack", "scalar_slot"]
+__all__ = ["Executable", "Scalars", "Span", "Tables", "interpret", "run_pack", "scalar_slot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,16 @@ class Span:
         return Span(where, low, sum(max(0, s) for s in steps) + size)
 
 
-@dataclass(frozen=True, slots=True)
+Tables = dict[str, np.ndarray]
+"""Arrays a job record refers to, by its field: they must live as long as it is used."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Scalars:
-    """Factors of a product, and which operands are conjugated (in the plan's orientation)."""
+    """Factors of a product, conjugation, and numbers per row or column, in the plan's orientation.
+
+    A complex ``alpha`` or ``beta`` is a ``complex``; that of integers is an ``int``.
+    """
 
     alpha: complex = 1.0
     beta: complex = 0.0
@@ -54,13 +62,61 @@ class Scalars:
     conj_b: bool = False
     constants: tuple[float, ...] = ()
     """Of the epilogue's program."""
+    zero_a: np.ndarray | None = None
+    """Zero points of A, int32: one, or one per row."""
+    zero_b: np.ndarray | None = None
+    """Zero points of B, int32: one, or one per column."""
+    scales: np.ndarray | None = None
+    """Of a requantisation, float64: one, or one per row or column."""
+    rounding: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Of a requantisation: zero point, least and greatest result without it."""
 
-    def write(self, job: np.ndarray, spec: GemmSpec) -> np.ndarray:
-        """Put them into a job record, which refers to the array that is returned."""
-        real = f"f{spec.element.bytes}"
-        with np.errstate(all="ignore"):
-            table = np.array(self.constants or (0.0,), real)
-        job[JOB.slot("constants")] = table.__array_interface__["data"][0]
+    @property
+    def exchanged(self) -> Scalars:
+        """Those of the product with A and B exchanged."""
+        return replace(
+            self, conj_a=self.conj_b, conj_b=self.conj_a, zero_a=self.zero_b, zero_b=self.zero_a
+        )
+
+    def write(self, job: np.ndarray, spec: GemmSpec) -> Tables:
+        """Put them into a job record, which refers to the arrays that are returned."""
+        tables = self._tables(spec, int(job[JOB.slot("n")]))
+        for name, table in tables.items():
+            job[JOB.slot(name)] = table.__array_interface__["data"][0]
+        for name, field in (("zero_a", "zero_a_row"), ("scales", "scale_row")):
+            if name in tables and tables[name].size > 1:
+                job[JOB.slot(field)] = tables[name].itemsize
+        if spec.element.integral:
+            # Modulo 2**bits, and the whole slot, which generated code compares with 1.
+            for name in ("alpha", "beta"):
+                factor = int(getattr(self, name).real) % (1 << spec.element.bits)
+                job[JOB.slot(name)] = np.array(factor, np.uint64).view(np.int64)
+        else:
+            self._write_factors(job, spec)
+        return tables
+
+    def _tables(self, spec: GemmSpec, columns: int) -> Tables:
+        epilogue, tables = spec.epilogue, {}
+        if epilogue.program is not None:
+            with np.errstate(all="ignore"):
+                constants = np.array(self.constants or (0.0,)).astype(dtype_of(spec.element))
+            tables["constants"] = constants
+        if epilogue.zero_a:
+            points = np.zeros(1, np.int32) if self.zero_a is None else self.zero_a
+            how = spec.arithmetic
+            if how is not None and how.flip:
+                points = points + np.int32(128 if how.types.a.signed else -128)
+            tables["zero_a"] = points
+        if epilogue.zero_b:
+            assert self.zero_b is not None
+            tables["zero_b"] = np.ascontiguousarray(np.broadcast_to(self.zero_b, columns))
+        if epilogue.scale is not Scale.NONE:
+            assert self.scales is not None
+            tables["scales"], tables["rounding"] = self.scales, np.array(self.rounding)
+        return tables
+
+    def _write_factors(self, job: np.ndarray, spec: GemmSpec) -> None:
+        real = dtype_of(spec.element)
 
         def put(name: str, *values: float) -> None:
             slot = JOB.slot(name)
@@ -71,7 +127,7 @@ class Scalars:
         if spec.parts == 1:
             put("alpha", self.alpha.real)
             put("beta", self.beta.real)
-            return table
+            return
         for name in ("alpha", "beta"):
             value: complex = getattr(self, name)
             put(name, value.real, value.real)
@@ -81,7 +137,6 @@ class Scalars:
         # (ar + sa ai i)(br + sb bi i) = (ar br - sa sb ai bi) + (sb ar bi + sa ai br) i
         put("keep", 1, sign_b)
         put("turn", -sign_a * sign_b, sign_a)
-        return table
 
 
 def scalar_slot(value: float, size: int) -> int:
@@ -99,7 +154,7 @@ def _template(plan: GemmPlan) -> np.ndarray:
     none = Operand(0, 0)
     b, c, bias = problem.b or none, problem.c or none, problem.bias or none
     values = {
-        "m": problem.m, "n": problem.n * problem.parts, "k": problem.k,
+        "m": problem.m, "n": problem.n * problem.parts, "k": problem.k, "depth": problem.depth,
         "bias_row": bias.row, "bias_col": bias.col,
         "swap_a": problem.a.foreign, "swap_b": b.foreign, "swap_c": c.foreign,
         "swap_d": problem.d.foreign, "swap_bias": bias.foreign,
@@ -170,15 +225,14 @@ class Executable:
         counters = record_array(COUNTERS.slots)
         for name, span in spans.items():
             job[JOB.slot(name)] = span.address
-        constants = scalars.write(job, plan.spec)
+        tables = scalars.write(job, plan.spec)
         job[JOB.slot("counters")] = address(counters.view(np.uint8))
         if not plan.workspace_bytes:
-            self._start(job, spans, None)
+            self._start(job, spans, None, tables)
             return
         with (workspace or thread_workspace()).lend(plan.workspace_bytes) as scratch:
             self.place_workspace(job, scratch)
-            self._start(job, spans, Span(scratch, 0, plan.workspace_bytes))
-        del constants  # alive until here: the job refers to it
+            self._start(job, spans, Span(scratch, 0, plan.workspace_bytes), tables)
 
     def place_workspace(self, job: np.ndarray, scratch: int) -> None:
         """Point a job at its scratch: packed B first, then packed A of each thread."""
@@ -186,15 +240,16 @@ class Executable:
             job[JOB.slot("packed")] = scratch
         job[JOB.slot("workspace_a")] = scratch + self.plan.workspace_b
 
-    def _start(self, job: np.ndarray, spans: dict[str, Span], scratch: Span | None) -> None:
+    def _start(
+        self, job: np.ndarray, spans: dict[str, Span], scratch: Span | None, tables: Tables
+    ) -> None:
         where = address(job.view(np.uint8))
         plan = self.plan
         if plan.spec.isa.interpreted:
             counters = Span(int(job[JOB.slot("counters")]), 0, COUNTERS.size)
             known = {**spans, "job": Span(where, 0, JOB.size), "counters": counters}
-            if plan.spec.epilogue.program is not None:
-                size = max(1, plan.spec.epilogue.program.constants) * plan.spec.element.bytes
-                known["constants"] = Span(int(job[JOB.slot("constants")]), 0, size)
+            for name, table in tables.items():
+                known[name] = Span(int(job[JOB.slot(name)]), 0, table.nbytes)
             if scratch is not None:
                 known["workspace"] = scratch
             writable = {"d", "job", "counters", "workspace"}

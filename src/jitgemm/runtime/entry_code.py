@@ -41,13 +41,13 @@ B_MATRIX, B_HANDLE, B_BUFFER = 0, 1, 2
 
 
 def _expected(name: str) -> list[str]:
-    # Shape and strides in Python's own orientation, and the bytes touched around the data pointer.
-    return [f"{name}_{part}" for part in ("rows", "cols", "row", "col", "low", "high")]
+    # Type, shape and strides in Python's own orientation; bytes touched around the data pointer.
+    return [f"{name}_{part}" for part in ("descr", "rows", "cols", "row", "col", "low", "high")]
 
 
 PLAN = Record(
     "plan",
-    "array_type", "descr", "slow", "none",
+    "array_type", "slow", "none", "bias_descr",
     *(field for name in _MATRICES for field in _expected(name)),
     "arguments",  # 3: a, b, out; 5: also a bias and a C, or None
     "b_kind",
@@ -117,7 +117,7 @@ def _matches(k: SystemKernel, plan: View, array: ArrayAt, name: str) -> Cond:
     row, col = array.pair("strides")
     parts = zip(("rows", "cols", "row", "col"), (rows, cols, row, col), strict=True)
     return _all(
-        k.same(array.pointer("descr"), plan.pointer("descr")),
+        k.same(array.pointer("descr"), plan.pointer(f"{name}_descr")),
         *(plan.int(f"{name}_{part}").equals(value) for part, value in parts),
     )
 
@@ -143,7 +143,7 @@ def _given_bias(k: SystemKernel, plan: View, args: Ptr, leave: Leave) -> Ptr:
     leave(bias.small("nd").differs(1))
     leave(
         ~_all(
-            k.same(bias.pointer("descr"), plan.pointer("descr")),
+            k.same(bias.pointer("descr"), plan.pointer("bias_descr")),
             k.load_int(bias.pointer("dims")).equals(plan.int("d_cols")),
             (bias.small("flags") & numpy_abi.C_CONTIGUOUS).differs(0),
         )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from jitgemm.errors import message
+from jitgemm.isa.conversions import dtype_of
 from jitgemm.isa.types import BY_NAME, ElementType
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.runtime.memory import address, aligned_buffer
@@ -26,13 +27,13 @@ __all__ = [
     "plain_layout",
 ]
 
-FORMAT = 2
+FORMAT = 3
 """Version of the packed layout; stored in pickles and checked when they are loaded."""
 
 
 def element_dtype(element: ElementType, parts: int = 1) -> np.dtype:
     """The NumPy type of an element type, or of the complex type made of it."""
-    return np.dtype(f"{'c' if parts == 2 else 'f'}{parts * element.bytes}")
+    return np.dtype(f"c{2 * element.bytes}") if parts == 2 else dtype_of(element)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,31 @@ class Layout:
     """Micropanels ``nr`` reals wide; each holds all ``k`` depth steps, padded on the right.
 
     Because a panel spans the whole depth, the layout does not depend on how depth or columns are
-    blocked when it is read: ``nr`` is all there is to record.
+    blocked when it is read: ``nr`` is all there is to record, and what a word of depth is.
     """
 
-    element: ElementType
+    stored: ElementType
+    """The operand's own type."""
     k: int
     n: int
     nr: int
     parts: int = 1
+    packed: ElementType | None = None
+    """The type of numbers in micropanels, if it is another."""
+    group: int = 1
+    """Steps of depth side by side."""
+    sums: int = 0
+    """Bytes behind each micropanel: sums of its columns."""
+
+    @property
+    def numbers(self) -> ElementType:
+        """The type of numbers in micropanels."""
+        return self.packed or self.stored
+
+    @property
+    def words(self) -> int:
+        """Depth in words."""
+        return -(-self.k // self.group)
 
     @property
     def panels(self) -> int:
@@ -55,9 +73,26 @@ class Layout:
         return -(-self.n * self.parts // self.nr)
 
     @property
+    def panel_bytes(self) -> int:
+        """Bytes of one micropanel."""
+        return self.words * self.group * self.nr * self.numbers.bytes + self.sums
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the packed form."""
-        return self.panels * self.k * self.nr * self.element.bytes
+        return self.panels * self.panel_bytes
+
+    def matrix(self, storage: NDArray[np.uint8], dtype: np.dtype) -> NDArray[np.generic]:
+        """The operand in ``storage``, of type ``dtype``; no copy if there is one plain panel."""
+        if 0 in (self.k, self.n):
+            return np.empty((self.k, self.n), dtype)
+        width, numbers = self.nr // self.parts, element_dtype(self.numbers, self.parts)
+        flat = storage[: self.nbytes].reshape(self.panels, self.panel_bytes)
+        flat = flat[:, : self.panel_bytes - self.sums]
+        words = flat.reshape(self.panels, self.words, width, -1).view(numbers)
+        wide = words.transpose(1, 3, 0, 2).reshape(-1, self.panels * width)[: self.k, : self.n]
+        same = numbers.itemsize == dtype.itemsize
+        return wide.view(dtype) if same else wide.astype(dtype)
 
 
 class Packed:
@@ -69,9 +104,9 @@ class Packed:
 
     __slots__ = ("__weakref__", "_buffer", "_dtype", "_layout", "conj", "isa")
 
-    def __init__(self, layout: Layout, isa: str, *, conj: bool = False) -> None:
+    def __init__(self, layout: Layout, isa: str, dtype: np.dtype, *, conj: bool = False) -> None:
         self._layout, self.isa, self.conj = layout, isa, conj
-        self._dtype = element_dtype(layout.element, layout.parts)
+        self._dtype = dtype
         self._buffer = aligned_buffer(max(layout.nbytes, 64))
         self._buffer.flags.writeable = False
 
@@ -109,6 +144,11 @@ class Packed:
         return self._dtype
 
     @property
+    def layout(self) -> Layout:
+        """How it is stored."""
+        return self._layout
+
+    @property
     def nbytes(self) -> int:
         """Bytes of packed storage."""
         return self._layout.nbytes
@@ -130,12 +170,7 @@ class Packed:
 
     def stored(self) -> NDArray[np.generic]:
         """The operand without its conjugation: read-only, no copy if there is one micropanel."""
-        layout = self._layout
-        flat = self._buffer[: layout.nbytes].view(self._dtype)
-        width = layout.nr // layout.parts
-        panels = flat.reshape(layout.panels, layout.k, width)
-        wide = panels.transpose(1, 0, 2).reshape(layout.k, layout.panels * width)
-        return wide[:, : layout.n]
+        return self._layout.matrix(self._buffer, self._dtype)
 
     def unpack(self, dtype: DTypeLike | None = None) -> NDArray[np.generic]:
         """The operand as an ordinary array (a copy)."""
@@ -151,7 +186,8 @@ class Packed:
 
     def __reduce__(self) -> tuple[Callable[..., Packed], tuple[object, ...]]:
         packed = self._buffer[: self.nbytes].tobytes()
-        return _load, ((FORMAT, self.isa), self._layout, packed, (type(self), self.conj))
+        how = type(self), self._dtype, self.conj
+        return _load, ((FORMAT, self.isa), self._layout, packed, how)
 
 
 class PackedRhs(Packed):
@@ -179,7 +215,10 @@ class PackedLhs(Packed):
 
 
 def _load(
-    header: tuple[int, str], layout: Layout, packed: bytes, how: tuple[type[Packed], bool]
+    header: tuple[int, str],
+    layout: Layout,
+    packed: bytes,
+    how: tuple[type[Packed], np.dtype, bool],
 ) -> Packed:
     """Rebuild a pickled handle.
 
@@ -190,7 +229,7 @@ def _load(
     # Imported here: only loading needs to know what this process uses.
     from jitgemm.runtime.engine import packed_for
 
-    (version, isa), (kind, conj) = header, how
+    (version, isa), (kind, dtype, conj) = header, how
     if version != FORMAT:
         raise ValueError(message("pickle", f"packed format {FORMAT}", version))
     if isa != packed_for():
@@ -198,14 +237,21 @@ def _load(
     if len(packed) != layout.nbytes:
         raise ValueError(message("pickle", f"{layout.nbytes} packed bytes", len(packed)))
     # Element types are compared by identity: the pickle brought a copy.
-    handle = kind(replace(layout, element=BY_NAME[layout.element.name]), isa, conj=conj)
+    inner = None if layout.packed is None else BY_NAME[layout.packed.name]
+    layout = replace(layout, stored=BY_NAME[layout.stored.name], packed=inner)
+    handle = kind(layout, isa, dtype, conj=conj)
     handle.fill(packed)
     return handle
 
 
 def layout_for(spec: GemmSpec, k: int, n: int) -> Layout:
     """How a ``(k, n)`` operand is packed for ``spec``."""
-    return Layout(spec.element, k, n, spec.nr, spec.parts)
+    how = spec.arithmetic
+    if how is None:
+        return Layout(spec.element, k, n, spec.nr, spec.parts)
+    sums = spec.panel_bytes(0)
+    packed = None if how.packed is how.types.b else how.packed
+    return Layout(how.types.b, k, n, spec.nr, 1, packed, how.group, sums)
 
 
 def plain_layout(element: ElementType, k: int, n: int, parts: int) -> Layout:

@@ -1,0 +1,129 @@
+"""Element types as NumPy names them, and the type a product of two of them has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgemm.errors import message
+from jitgemm.isa.types import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    ElementType,
+)  # fmt: skip
+
+__all__ = ["NUMPY", "TYPES", "Number", "number_of", "result_type"]
+
+Number = tuple[ElementType, int]
+"""An element type as the planner knows it: the type of its reals, and how many there are."""
+
+NUMPY = "numpy"
+"""Wanted result type of ``matmul``: what NumPy says, integers modulo ``2**bits``."""
+
+TYPES = "elements of a boolean, integer, float (16 bits too, bfloat16 as well) or complex type"
+
+_NUMBERS: dict[np.dtype, Number] = {
+    np.dtype(np.float32): (F32, 1),
+    np.dtype(np.float64): (F64, 1),
+    np.dtype(np.complex64): (F32, 2),
+    np.dtype(np.complex128): (F64, 2),
+    np.dtype(np.float16): (F16, 1),
+    np.dtype(np.bool_): (BOOL, 1),
+    np.dtype(np.int8): (I8, 1), np.dtype(np.uint8): (U8, 1),
+    np.dtype(np.int16): (I16, 1), np.dtype(np.uint16): (U16, 1),
+    np.dtype(np.int32): (I32, 1), np.dtype(np.uint32): (U32, 1),
+    np.dtype(np.int64): (I64, 1), np.dtype(np.uint64): (U64, 1),
+}  # fmt: skip
+_BFLOAT16 = "bfloat16"
+
+_results: dict[tuple[Any, ...], np.dtype] = {}
+
+
+def number_of(dtype: np.dtype) -> Number | None:
+    """The planner's name of a NumPy type in either byte order; ``None`` if not supported.
+
+    ``bfloat16`` is the type of that name which the package ``ml_dtypes`` brings.
+    """
+    known = _NUMBERS.get(dtype)
+    if known is None and dtype.name == _BFLOAT16 and dtype.itemsize == 2:
+        known = _NUMBERS[dtype] = (BF16, 1)
+    if known is None and not dtype.isnative:
+        return _NUMBERS.get(dtype.newbyteorder("="))
+    return known
+
+
+def _numpy_result(a: np.dtype, b: np.dtype) -> np.dtype:
+    halves = [x for x in (a, b) if x.name == _BFLOAT16]
+    if not halves:
+        return np.result_type(a, b)
+    if len(halves) == 2:
+        return a
+    other = b if a.name == _BFLOAT16 else a
+    if other.kind in "iub" and other.itemsize == 1:
+        return halves[0]
+    return np.result_type(other, np.float32)
+
+
+def _own_result(a: np.dtype, b: np.dtype) -> np.dtype:
+    """As NumPy's, but products of 8-bit integers have 32 bits."""
+    if a.kind in "iub" and b.kind in "iub" and a.itemsize == b.itemsize == 1:
+        return np.dtype(np.int32)
+    return _numpy_result(a, b)
+
+
+def _holds(wanted: np.dtype, own: np.dtype) -> bool:
+    """Whether a result of another type than its own loses nothing."""
+    if _BFLOAT16 in (own.name, wanted.name):
+        return own == wanted or (
+            own.name == _BFLOAT16 and wanted.kind == "f" and wanted.itemsize > 2
+        )
+    return wanted.kind == own.kind and np.can_cast(own, wanted, "safe")
+
+
+def result_type(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
+    """The type of a product.
+
+    Args:
+        a: type of the left operand, one that :func:`number_of` knows.
+        b: of the right one.
+        wanted: a NumPy type, ``None`` for the usual one, or :data:`NUMPY`.
+
+    Raises:
+        TypeError: ``wanted`` is no type, or does not hold the product.
+    """
+    key = (a, b, wanted)
+    try:
+        found = _results.get(key)
+    except TypeError:
+        raise TypeError(message("out_dtype", "a NumPy type", type(wanted).__name__)) from None
+    if found is None:
+        found = _results[key] = _decide(a.newbyteorder("="), b.newbyteorder("="), wanted)
+    return found
+
+
+def _decide(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
+    if wanted == NUMPY and isinstance(wanted, str):
+        return _numpy_result(a, b)
+    own = _own_result(a, b)
+    if wanted is None:
+        return own
+    try:
+        result = np.dtype(wanted)  # type: ignore[call-overload]
+    except TypeError:
+        raise TypeError(message("out_dtype", "a NumPy type", repr(wanted))) from None
+    if number_of(result) is None or not _holds(result, own):
+        raise TypeError(message("out_dtype", f"{own} or a wider type like it", result))
+    native: np.dtype = result.newbyteorder("=")
+    return native

@@ -1,0 +1,114 @@
+"""How numbers of the operands' types are multiplied: what the microkernel reads, folds and adds.
+
+A microkernel broadcasts *words* of A and loads vectors of words of B.  Where operands are numbers
+of the sums' own type a word is a number.  For narrower ones a word holds what one instruction
+folds: four 8-bit numbers (``dot4``) or two 16-bit ones (``dot2``), one step of depth each.  What
+is no word yet becomes one while it is packed: A chunk by chunk, B panel by panel.
+
+Three levels, the first that is exact: the operands' own numbers; numbers widened to a type that
+holds them; floats.  Never a type narrower than the result's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jitgemm.isa.tables import Isa
+from jitgemm.isa.types import F32, F64, I16, I32, I64, ElementType
+
+__all__ = ["Arithmetic", "Types", "arithmetic_for", "sum_type"]
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """Element types of the operands in memory."""
+
+    a: ElementType
+    b: ElementType
+    c: ElementType
+    bias: ElementType
+    out: ElementType
+
+    @property
+    def transposed(self) -> Types:
+        """Those of the product with A and B exchanged."""
+        return replace(self, a=self.b, b=self.a)
+
+    def plain(self, element: ElementType) -> bool:
+        """Whether every operand holds numbers of ``element``, up to signs."""
+        every = (self.a, self.b, self.c, self.bias, self.out)
+        return all(_same(x, element) for x in every)
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Words, and how two of them are multiplied into a sum."""
+
+    types: Types
+    piece: ElementType
+    """A number in a word of A."""
+    packed: ElementType
+    """A number in a micropanel of B: a piece, or what becomes one while it is read."""
+    group: int = 1
+    """Steps of depth per word."""
+    fold: str = "madd"
+    exchanged: bool = False
+    """``fold`` takes B's word first: of a ``dot4`` the unsigned operand."""
+    flip: bool = False
+    """A's numbers are moved by half their range, to the other signedness."""
+
+    @property
+    def word_bytes(self) -> int:
+        """Bytes of a word of A."""
+        return self.piece.bytes * self.group
+
+    @property
+    def copies_a(self) -> bool:
+        """Whether A in memory is not yet made of words."""
+        return self.flip or not _same(self.types.a, self.piece)
+
+    @property
+    def rests_apart(self) -> bool:
+        """Whether sums cannot rest in the result between depth blocks."""
+        return self.types.out.bits < 8 * self.word_bytes or bool(self.types.out.format)
+
+
+def _same(x: ElementType, y: ElementType) -> bool:
+    """Whether numbers of two types are the same bits, and multiply alike modulo ``2**bits``."""
+    return x is y or (x.integral and y.integral and x.bits == y.bits)
+
+
+def sum_type(types: Types) -> ElementType:
+    """The type of the sums.
+
+    Integers add up in 32 bits, or in 64 if the result has more than 32; halves in f32.
+    """
+    if types.out.integral:
+        return I64 if types.out.bits == 64 else I32
+    return F64 if types.out is F64 else F32
+
+
+def _fits(x: ElementType, y: ElementType) -> bool:
+    """Whether ``y`` holds every number of ``x``, both integers."""
+    if x.signed == y.signed:
+        return x.bits <= y.bits
+    return y.signed and x.bits < y.bits
+
+
+def arithmetic_for(types: Types, element: ElementType, isa: Isa) -> Arithmetic:
+    """The arithmetic of sums of type ``element``."""
+    a, b = types.a, types.b
+    if not element.integral:
+        # Halves stay as they are in micropanels: half the memory to read where rows are few.
+        packed = b if b.format else element
+        return Arithmetic(types, element, packed)
+    if element is I32:
+        if a.bits == b.bits == 8 and "dot4" in isa.integers:
+            flip = a.signed == b.signed
+            return Arithmetic(types, a, b, 4, "dot4", exchanged=not b.signed, flip=flip)
+        # Of the products of longer numbers only the last bits are right, which may be all there is.
+        exact = _fits(a, I16) and _fits(b, I16)
+        if exact or (types.out.bits <= 16 and a.bits <= 16 and b.bits <= 16):
+            return Arithmetic(types, I16, I16, 2, "dot2")
+        return Arithmetic(types, I32, I32)
+    return Arithmetic(types, I64, I64)
