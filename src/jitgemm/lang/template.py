@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Self
 
 from jitgemm.errors import LanguageError
 from jitgemm.isa import bits
@@ -63,20 +62,13 @@ def shape_holes(element: ElementType, lanes: int) -> dict[str, str]:
 class _Kind(str):
     """A type in the text of a conversion; ``{i32:7}`` is the constant 7 of it in every lane."""
 
-    scalar: str
-    lanes: int
-
-    def __new__(cls, scalar: str, lanes: int) -> Self:
-        self = super().__new__(cls, scalar if lanes == 1 else f"<{lanes} x {scalar}>")
-        self.scalar, self.lanes = scalar, lanes
-        return self
+    __slots__ = ()
 
     def __format__(self, constant: str) -> str:
-        if not constant:
-            return str(self)
-        if self.lanes == 1:
-            return constant
-        return f"<{', '.join([f'{self.scalar} {constant}'] * self.lanes)}>"
+        if not constant or not self.startswith("<"):
+            return constant or str(self)
+        lanes, _, scalar = self.strip("<>").split()
+        return f"<{', '.join([f'{scalar} {constant}'] * int(lanes))}>"
 
 
 @cache
@@ -84,7 +76,10 @@ def conversion_holes(source: ElementType, target: ElementType, lanes: int) -> di
     """The types a conversion's text may name."""
     names = {"v": source.llvm, "w": target.llvm, "m": "i1", "half": "half"}
     names |= {"i16": "i16", "i32": "i32"}
-    return {name: _Kind(scalar, lanes) for name, scalar in names.items()}
+    return {
+        name: _Kind(scalar if lanes == 1 else f"<{lanes} x {scalar}>")
+        for name, scalar in names.items()
+    }
 
 
 def float_text(value: float) -> str:

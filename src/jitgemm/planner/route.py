@@ -137,6 +137,35 @@ def _deep(problem: Problem, spec: GemmSpec, context: Context, reasons: list[str]
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """How the microkernel walks A: strides in bytes, and what a copy of it takes per thread."""
+
+    row: int
+    col: int
+    tile: int
+    """From one microtile to the next."""
+    width: int = 0
+    workspace: int = 0
+
+
+def _walk(problem: Problem, spec: GemmSpec, pack_a: PackA, blocking: Blocking) -> _Walk:
+    unit, kc, rows = spec.unit, blocking.depth_per_slice, blocking.tile_rows
+    if pack_a is PackA.PANELS:
+        workspace = _aligned(blocking.rows_per_chunk * kc * unit)
+        return _Walk(unit, rows * unit, rows * kc * unit, rows * spec.parts, workspace)
+    if pack_a is PackA.ROWS:
+        # An odd number of lines from row to row spreads the rows over all sets.
+        words = kc + int(spec.sums_columns)  # a row's sum lies behind it
+        row = (-(-words * unit // _ALIGN) | 1) * _ALIGN
+        width = row // spec.element.bytes
+        col = problem.a.col if spec.arithmetic is None else unit
+        return _Walk(row, col, rows * row, width, blocking.rows_per_chunk * row)
+    # In place: numbers of a word are side by side.
+    col = problem.a.col if spec.arithmetic is None else unit
+    return _Walk(problem.a.row, col, rows * problem.a.row)
+
+
 def make_plan(problem: Problem, context: Context) -> GemmPlan:
     """Plan a product.
 
@@ -151,7 +180,6 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     source, why = b_source(replace(oriented, k=depth), context)
     reasons.append(why)
     spec = spec_for(oriented, source, context.isa)
-    unit = spec.unit
     if deep:
         return _deep(oriented, spec, context, reasons)
     dot = is_dot(oriented)
@@ -181,23 +209,8 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         assert oriented.b is not None
         panel = spec.nr // spec.parts * oriented.b.col
     packed_b = panel * -(-blocking.cols_per_block // spec.nr) if per_call else 0
-    a_row, a_col, width, packed_a = oriented.a.row, oriented.a.col, 0, 0
-    if spec.arithmetic is not None:
-        a_col = unit
-    if pack_a is PackA.PANELS:
-        width, a_row = blocking.tile_rows * spec.parts, unit
-        a_col = blocking.tile_rows * unit
-        packed_a = _aligned(blocking.rows_per_chunk * kc * unit)
-    elif pack_a is PackA.ROWS:
-        # An odd number of lines from row to row spreads the rows over all sets.
-        words = kc + int(spec.sums_columns)  # a row's sum lies behind it
-        a_row = (-(-words * unit // _ALIGN) | 1) * _ALIGN
-        a_col = unit
-        width = a_row // spec.element.bytes
-        packed_a = blocking.rows_per_chunk * a_row
-    in_panels = pack_a is PackA.PANELS
-    a_tile = blocking.tile_rows * (kc * unit if in_panels else a_row)
-    _check(oriented, spec, packed_b + threads * packed_a)
+    walk = _walk(oriented, spec, pack_a, blocking)
+    _check(oriented, spec, packed_b + threads * walk.workspace)
     return GemmPlan(
         problem=oriented,
         spec=spec,
@@ -205,17 +218,17 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         threads=threads,
         direct=direct,
         pack_a=pack_a,
-        pack_a_width=width,
+        pack_a_width=walk.width,
         sweep=sweep,
         apart=apart,
-        a_row=a_row,
-        a_col=a_col,
+        a_row=walk.row,
+        a_col=walk.col,
         # With one chunk per range of rows, a thread's next ticket is about `threads` further on.
         rows_ahead=blocking.rows_per_chunk * threads if blocking.col_chunks == 1 else 0,
-        a_tile=a_tile,
+        a_tile=walk.tile,
         panel_stride=panel,
         slice_stride=0 if per_call else spec.panel_row,
-        workspace_a_stride=packed_a,
+        workspace_a_stride=walk.workspace,
         workspace_b=_aligned(packed_b),
         reasons=tuple(reasons),
         dot=dot,
