@@ -60,6 +60,19 @@ _BASE = (
         ("{t} = mul {v} {a}, {b}", "{r} = add {v} {t}, {c}"),
         _wrapping(lambda a, b, c: a * b + c),
     ),
+    *(
+        Op(
+            name,
+            2,
+            (f"{{r}} = call {{v}} @llvm.{word}.{{s}}({{v}} {{a}}, {{v}} {{b}})",),
+            meaning,
+            f"declare {{v}} @llvm.{word}.{{s}}({{v}}, {{v}})",
+        )
+        for name, word, meaning in (
+            ("minimum", "smin", np.minimum),
+            ("maximum", "smax", np.maximum),
+        )
+    ),
     Op(
         "relu",
         1,

@@ -11,6 +11,8 @@ changes signs.  Each of the four is a chain of its own, so ``A @ A^H`` is exactl
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.expression import Program, emit
 from jitgemm.kernels.job import JOB, TILE
@@ -118,9 +120,9 @@ def conclude(
     if cols is not None:
         masks = {j: k.mask(cols - j * lanes, element, lanes) for j in columns}
 
-    def store(where: str, values: dict[tuple[int, int], Vec]) -> None:
+    def store(where: str, values: Iterable[tuple[tuple[int, int], Vec]]) -> None:
         places = _row_pointers(tile, where, len(rows))
-        for (i, j), value in values.items():
+        for (i, j), value in values:
             k.store(places[i] + j * lanes * value.element.bytes, value, masks[j])
 
     for _ in k.when(tile.int("first").equals(0)):
@@ -134,7 +136,7 @@ def conclude(
     if not spec.rests_apart:
         for _ in k.when(tile.int("last").equals(1)):
             _apply(k, spec, records, sums, masks)
-        store("target", {at: cell.value for at, cell in sums.items()})
+        store("target", ((at, cell.value) for at, cell in sums.items()))
         if program is not None and mapped:
             for _ in k.when(tile.int("last").equals(1)):
                 k.call(_map(spec, program), records[0].ptr, tile.ptr, len(rows), width)
@@ -145,7 +147,7 @@ def conclude(
             if program is None or not mapped:
                 store("target", _narrowed(k, spec, records, sums, masks))
                 continue
-        store("partial", {at: cell.value for at, cell in sums.items()})
+        store("partial", ((at, cell.value) for at, cell in sums.items()))
         if last and program is not None:
             k.call(_map(spec, program), records[0].ptr, tile.ptr, len(rows), width)
 
@@ -200,13 +202,18 @@ def _read(k: Kernel, spec: GemmSpec, at: Ptr, kind: ElementType, mask: Mask | No
 
 
 def _narrowed(
-    k: Kernel, spec: GemmSpec, records: tuple[View, View], sums: Sums,
+    k: Kernel,
+    spec: GemmSpec,
+    records: tuple[View, View],
+    sums: Sums,
     masks: dict[int, Mask | None],
-) -> dict[tuple[int, int], Vec]:  # fmt: skip
+) -> Iterator[tuple[tuple[int, int], Vec]]:
     """Finished sums as numbers of the result's type."""
     if spec.epilogue.scale is not Scale.NONE:
-        return requantised(k, spec, records, sums, masks)
-    return {at: k.convert(cell.value, spec.types.out) for at, cell in sums.items()}
+        yield from requantised(k, spec, records, sums, masks)
+        return
+    for at, cell in sums.items():
+        yield at, k.convert(cell.value, spec.types.out)
 
 
 def _add_bias(

@@ -68,6 +68,7 @@ JOB = Record(
     "zero_b",  # one per column
     "scales",  # of a requantisation
     "scale_row",  # 0: one for all rows
+    "wide_scales",  # 1: scaled sums may be beyond 32 bits
     "rounding",  # of a requantisation: zero point, and the bounds of the result without it
     "complex_alpha",  # 1: alpha has an imaginary part
     "complex_beta",

@@ -8,11 +8,13 @@ modulo ``2**32``.  Sums of B's columns lie behind its micropanels, sums of A's r
 copied rows; padding is zero and adds to neither.
 
 Requantisation is ``saturate(round_half_even(scale * sum) + zero_point)`` in float64: the product
-is rounded once, as NumPy would.  Clamping to the bounds less the zero point, whole numbers, may
-come before rounding to a whole number.
+is rounded once, as NumPy would.  Only scales near 1 and above can lead beyond 32 bits; then the
+product is first bounded by the result's range less the zero point, which are whole numbers.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from jitgemm.isa.types import F64, I32
 from jitgemm.kernels.spec import GemmSpec, Scale
@@ -21,6 +23,8 @@ from jitgemm.lang.record import View
 
 __all__ = ["ROUNDING", "correct", "requantised", "sums_at"]
 
+# 1.5 * 2**52: added to a number of less than 51 bits it leaves a whole one in the last bits.
+_SHIFT = 1.5 * 2.0**52
 ROUNDING = 3
 """Numbers in the table ``job.rounding``: zero point, least and greatest result without it."""
 
@@ -70,13 +74,24 @@ def correct(
 
 def requantised(
     k: Kernel, spec: GemmSpec, records: tuple[View, View], sums: Sums, masks: Masks
-) -> dict[tuple[int, int], Vec]:
-    """The sums as numbers of the result's type."""
-    (job, tile), lanes = records, spec.lanes
+) -> Iterator[tuple[tuple[int, int], Vec]]:
+    """The sums as numbers of the result's type, one vector after the other."""
+    for wide in k.branches(records[0].int("wide_scales").equals(1)):
+        yield from _requantised(k, spec, records, sums, masks, wide=wide)
+
+
+def _requantised(
+    k: Kernel, spec: GemmSpec, records: tuple[View, View], sums: Sums, masks: Masks, *, wide: bool
+) -> Iterator[tuple[tuple[int, int], Vec]]:
+    """See :func:`requantised`; ``wide``: products may be beyond 32 bits, and are bounded first."""
+    (job, tile), lanes, out = records, spec.lanes, spec.types.out
     table = job.pointer("rounding")
-    shift, low, high = (k.splat(k.load(table + i * F64.bytes, F64), lanes) for i in range(ROUNDING))
+    zero, low, high = (k.load(table + i * F64.bytes, F64) for i in range(ROUNDING))
+    point = k.splat(k.convert(zero, I32), lanes)
+    least, most = -(1 << (out.bits - 1)) * out.signed, (1 << (out.bits - out.signed)) - 1
+    bounds = k.literal(least, I32, lanes), k.literal(most, I32, lanes)
+    shift = k.literal(_SHIFT, F64, lanes)
     scales, per_row = tile.pointer("scales"), spec.epilogue.scale is Scale.ROW
-    result: dict[tuple[int, int], Vec] = {}
     for i in sorted({i for i, _ in sums}):
         if per_row:
             of_row = k.splat(k.load(scales + job.int("scale_row") * i, F64), lanes)
@@ -84,8 +99,13 @@ def requantised(
             at = scales + j * lanes * F64.bytes
             scale = of_row if per_row else k.load(at, F64, lanes, mask)
             x = k.op("mul", k.convert(sums[i, j].value, F64), scale)
-            x = k.op("select_lt", x, low, low, x)
-            x = k.op("select_lt", high, x, high, x)
-            whole = k.op("add", k.op("rint", x), shift)
-            result[i, j] = k.convert(k.convert(whole, I32), spec.types.out)
-    return result
+            if wide:
+                bottom, top = k.splat(low, lanes), k.splat(high, lanes)
+                x = k.op("select_lt", x, bottom, bottom, x)
+                x = k.op("select_lt", top, x, top, x)
+            # The last bits of the sum are the whole number nearest to x, to even between two.
+            words = k.bits(k.op("add", x, shift), I32)
+            whole = k.shuffle(words, words, range(0, 2 * lanes, 2))
+            v = k.op("add", whole, point)
+            v = k.op("minimum", k.op("maximum", v, bounds[0]), bounds[1])
+            yield (i, j), k.convert(v, out)

@@ -45,6 +45,8 @@ class Span:
         return Span(where, low, sum(max(0, s) for s in steps) + size)
 
 
+_NARROW_SCALE = 1 - 2.0**-20
+
 Tables = dict[str, np.ndarray]
 """Arrays a job record refers to, by its field: they must live as long as it is used."""
 
@@ -83,6 +85,9 @@ class Scalars:
         tables = self._tables(spec, int(job[JOB.slot("n")]))
         for name, table in tables.items():
             job[JOB.slot(name)] = table.__array_interface__["data"][0]
+        if self.scales is not None:
+            # Below, a scaled sum and a zero point together stay within 32 bits.
+            job[JOB.slot("wide_scales")] = int(self.scales.max() > _NARROW_SCALE)
         for name, field in (("zero_a", "zero_a_row"), ("scales", "scale_row")):
             if name in tables and tables[name].size > 1:
                 job[JOB.slot(field)] = tables[name].itemsize
