@@ -84,6 +84,8 @@ class MicroCase:
             "first": self.first, "last": self.last,
         }  # fmt: skip
         tile["ahead"] = 1 << 40  # no memory: only a hint
+        if spec.b is BSource.INPLACE:
+            tile["count"] = 1
         if not self.first:
             tile |= {"partial": at, "partial_row": d.strides[0]}
         if self.last:

@@ -107,6 +107,9 @@ def _cases(spec: GemmSpec) -> Iterator[Case]:
     if spec.epilogue.bias is Bias.FULL:
         apart = {}
     yield replace(edge, n=2 * width + 1, layout_a="cols", row_tiles=2, panels=1)
+    # Tiles down the rows, which are alike, and a lower one.
+    rows = min(2, spec.tile.mr)
+    yield Case(spec, 3 * rows + (rows > 1), width + 1, 2, rows, row_tiles=4)
     # Few rows: groups of micropanels, whole and broken ones; fewer columns than a vector has lanes.
     panels, rows = spec.tile.groups[-1]
     yield Case(spec, rows, (panels + 1) * width + 1, 2, rows, layout_a="both")

@@ -423,6 +423,36 @@ def test_c13_every_route_between_forbidden_pages(
             equal(jitgemm.gemm(handle, right), exact_gemm(x["a"], x["b"]), (m, n, k))
 
 
+STACKS = ((3, 1, 1, 1), (2, 9, 9, 9), (17, 4, 4, 4), (2, 29, 5, 3), (2, 17, 16, 2), (9, 2, 3, 8))
+
+
+@posix
+@pytest.mark.parametrize("where", ["start", "end"])
+@pytest.mark.parametrize("shared", ["", "a", "b", "c", "bias"])
+def test_c13_stacks_of_small_products_between_forbidden_pages(
+    where: str, shared: str, kind: Any, guarded: dict[str, Guarded], rng: np.random.Generator
+) -> None:
+    for count, m, n, k in STACKS:
+        shapes = {"a": (m, k), "b": (k, n), "c": (m, n), "bias": (1, n)}
+        x = {
+            name: integers(rng, shape if name == shared else (count, *shape), kind)
+            for name, shape in shapes.items()
+        }
+        whole = {name: np.broadcast_to(z, (count, *z.shape[-2:])) for name, z in x.items()}
+        want = [
+            exact_gemm(
+                whole["a"][i], whole["b"][i], alpha=2, beta=-1, c=whole["c"][i],
+                bias=whole["bias"][i],
+            )
+            for i in range(count)
+        ]  # fmt: skip
+        x["out"] = np.full((count, m, n), 77, kind)
+        got, placed = _surrounded(guarded, where, x, {"alpha": 2, "beta": -1})
+        equal(got, np.stack(want), (count, m, n, k))
+        for name, z in placed.items():
+            assert guarded[name].intact(z), f"written outside {name}"
+
+
 @posix
 @pytest.mark.parametrize("where", ["start", "end"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])

@@ -229,6 +229,24 @@ def test_bits_are_those_of_single_products(
         same_bits(got[index], single, index)
 
 
+@pytest.mark.parametrize("size", [(9, 9, 9), (4, 4, 4), (1, 3, 17), (30, 5, 2), (20, 40, 3)])
+def test_small_products_are_run_many_at_a_time(
+    size: tuple[int, int, int], dtype: Any, rng: np.random.Generator, knobs: Any
+) -> None:
+    knobs(parallel_flops=5000)
+    m, n, k = size
+    # Every other matrix, and a B shared along an axis: nothing folds.
+    a = reals(rng, (5, 14, m, k), dtype)[:, ::2]
+    b = reals(rng, (7, k, n), dtype)
+    p = jitgemm.plan(a, b, bias=dtype(0.5), activation="relu", threads=2)
+    assert m != n or "one for many products" in p.explain()
+    for threads in (1, 2):
+        got = jitgemm.gemm(a, b, bias=dtype(0.5), activation="relu", threads=threads)
+        for i, j in np.ndindex(5, 7):
+            single = jitgemm.gemm(a[i, j], b[j], bias=dtype(0.5), activation="relu")
+            same_bits(got[i, j], single, (i, j))
+
+
 def test_schedules_agree(rng: np.random.Generator, knobs: Any) -> None:
     a, b = reals(rng, (6, 40, 700), np.float32), reals(rng, (6, 700, 50), np.float32)
     got = []

@@ -263,7 +263,7 @@ def micro(spec: GemmSpec, rows: int) -> tuple[Any, Any, Any]:
     }.items():  # fmt: skip
         job[JOB.slot(name)] = value
     for name, value in {
-        "target": at, "target_row": d.strides[0], "cols": spec.nr, "first": 1, "ahead": 0
+        "target": at, "target_row": d.strides[0], "cols": spec.nr, "first": 1, "count": 1
     }.items():  # fmt: skip
         tile[TILE.slot(name)] = value
     run(

@@ -1,14 +1,15 @@
 """Records passed to generated code.  All strides and offsets are bytes.
 
 ``JOB`` describes one whole product to every thread that works on it.  ``TILE`` is private to one
-thread and describes the microtile at hand.
+thread and describes the microtile at hand; ``STEPS`` says how far
+the next product of a stack is.
 """
 
 from __future__ import annotations
 
 from jitgemm.lang.record import Record
 
-__all__ = ["COUNTERS", "JOB", "TILE"]
+__all__ = ["AHEAD", "COUNTERS", "JOB", "STEPS", "TILE"]
 
 # One cache line each, so that threads drawing work do not disturb those reporting it.
 COUNTERS = Record(
@@ -129,4 +130,16 @@ TILE = Record(
     "first",  # 1: no earlier depth block
     "ahead",  # part of the micropanel that comes next, to be fetched early
     "last",  # 1: no later depth block: finish the elements
+    "count",  # microtiles in a row that differ in nothing but their place (B in place only)
+    *(f"next_{x}" for x in ("a", "b", "c", "d", "bias")),  # bytes from one of them to the next
+    "next_row",
+)
+
+# Operands of products to come that may be fetched early.
+AHEAD = ("a", "b", "d")
+
+STEPS = Record(
+    "steps",
+    *("a", "b", "c", "d", "bias"),  # bytes from one product of a stack to the next
+    *(f"ahead_{x}" for x in AHEAD),  # bytes of a product to fetch early; 0: none
 )

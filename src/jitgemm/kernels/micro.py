@@ -11,10 +11,12 @@ bf16 12x32 ran at 50-99 GFLOP/s, 160 without).
 
 from __future__ import annotations
 
-from jitgemm.kernels.epilogue import finish
+from collections.abc import Iterator
+
+from jitgemm.kernels.epilogue import Masks, finish, masks_of
 from jitgemm.kernels.job import JOB, TILE
-from jitgemm.kernels.spec import BSource, GemmSpec
-from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from jitgemm.lang.core import Function, Int, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
 __all__ = ["fold", "microkernel"]
@@ -69,11 +71,12 @@ class _PanelsOfB:
     """Walks ``panels`` micropanels of B along the depth and loads their vectors."""
 
     def __init__(
-        self, k: Kernel, spec: GemmSpec, base: Ptr, strides: tuple[Int, Int], panels: int
+        self, k: Kernel, spec: GemmSpec, base: Ptr, strides: tuple[Int, Int], masks: Masks
     ) -> None:
         self.k, self.spec = k, spec
         self.depth = strides[0]
-        self.masks: dict[int, Mask] = {}
+        self.masks = masks
+        panels = len(masks) // spec.tile.nr_regs
         # In place, adjacent micropanels are adjacent columns: one pointer reaches them all.
         self.starts = [0] if spec.b is BSource.INPLACE else list(range(panels))
         self.base = [k.var(base + strides[1] * s) for s in self.starts]
@@ -83,16 +86,10 @@ class _PanelsOfB:
         self.pinned = [cell.value for cell in self.base]
         for cell, p in zip(self.base, self.pinned, strict=True):
             cell.value = p + self.depth
-        if self.masks:
+        if self.masks[0] is not None:
             # Lanes without a column repeat the first one: they raise no flag of their own.
             first = self.k.load(self.pinned[0], self.spec.element)
             self.rest = self.k.splat(first, self.spec.lanes)
-
-    def only(self, cols: Int, columns: range) -> None:
-        """Touch no column from ``cols`` on."""
-        spec = self.spec
-        for j in columns:
-            self.masks[j] = self.k.mask(cols - j * spec.lanes, spec.element, spec.lanes)
 
     def load(self, j: int) -> Vec:
         """Vector ``j`` of this depth step."""
@@ -103,7 +100,7 @@ class _PanelsOfB:
         p = self.pinned[panel] + within * (spec.panel_row // spec.tile.nr_regs)
         if spec.packed.format:
             return self.k.convert(self.k.load(p, spec.packed, spec.lanes), spec.element)
-        if j not in self.masks:
+        if self.masks[j] is None:
             return self.k.load(p, spec.element, spec.lanes)
         return self.k.load(p, spec.element, spec.lanes, self.masks[j], self.rest)
 
@@ -121,22 +118,20 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
     fetches = spec.b is BSource.PACKED and panels == 1
 
     def multiply(
-        k: Kernel, records: tuple[View, View], where: tuple[Ptr, Ptr, Int], cols: Int | None
-    ) -> Sums:
-        (job, tile), (a, b, depth) = records, where
+        k: Kernel, records: tuple[View, View], where: tuple[Ptr, Ptr, Int], masks: Masks,
+        strides: tuple[tuple[Int, Int], tuple[Int, Int]],
+    ) -> Sums:  # fmt: skip
+        (_, tile), (a, b, depth) = records, where
         zero = k.zero(spec.element, spec.lanes)
         reals = range(rows * spec.parts)
         sums = {(i, j): k.var(zero) for i in reals for j in columns}
-        b_depth = k.const(spec.panel_row) if spec.b is BSource.PACKED else job.int("b_row")
-        rows_of_a = _RowsOfA(k, spec, a, (job.int("a_row"), job.int("a_col")), rows)
-        panels_of_b = _PanelsOfB(k, spec, b, (b_depth, job.int("panel_stride")), panels)
-        if cols is not None:
-            panels_of_b.only(cols, columns)
-        coming = k.var(tile.pointer("ahead"))
+        rows_of_a = _RowsOfA(k, spec, a, strides[0], rows)
+        panels_of_b = _PanelsOfB(k, spec, b, strides[1], masks)
+        coming = k.var(tile.pointer("ahead")) if fetches else None
         for _ in k.range(0, depth):
             rows_of_a.step()
             panels_of_b.step()
-            if fetches:
+            if coming is not None:
                 k.prefetch(coming.value, near=False)
                 coming.value = coming.value + _LINE
             # Hold the shorter side in registers and stream the longer one past it.
@@ -156,10 +151,32 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
                         cell.value = fold(k, spec, splat, vectors[j], cell.value)
         return sums
 
-    def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, depth: Int) -> None:
-        job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
-        cols = tile.int("cols")
-        records = job, tile
+    def run(k: Kernel, tile: View, a: Ptr, b: Ptr) -> Iterator[tuple[Ptr, Ptr]]:
+        """A and B of each microtile, whose record is that of the one at hand."""
+        if spec.b is not BSource.INPLACE:
+            yield a, b
+            return
+        moving = {"target": "d"}
+        if spec.epilogue.beta:
+            moving["c"] = "c"
+        if spec.epilogue.bias is not Bias.NONE:
+            moving["bias"] = "bias"
+        at_a, at_b = k.var(a), k.var(b)
+        left = k.var(tile.int("count"))
+        for _ in k.repeat_while(lambda: left.value > 0):
+            yield at_a.value, at_b.value
+            left.value = left.value - 1
+            # Most often there is but one.
+            for _ in k.when(left.value > 0):
+                at_a.value = at_a.value + tile.int("next_a")
+                at_b.value = at_b.value + tile.int("next_b")
+                for name, step in moving.items():
+                    tile.set(name, tile.pointer(name) + tile.int(f"next_{step}"))
+                if spec.epilogue.program is not None:
+                    tile.set("row", tile.int("row") + tile.int("next_row"))
+
+    def fetch_target(k: Kernel, tile: View, depth: Int) -> None:
+        """Fetch the lines of D early if the sums take long enough for that to help."""
         for _ in k.when(depth >= _LONG):
             target, stride = tile.pointer("target"), tile.int("target_row")
             for i in range(rows):
@@ -167,18 +184,35 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
                     k.prefetch(target + line, write=True)
                 if i + 1 < rows:
                     target = target + stride
+
+    def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, depth: Int) -> None:
+        job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
+        cols = tile.int("cols")
+        records = job, tile
         width = len(columns) * spec.lanes
+        b_depth = k.const(spec.panel_row) if spec.b is BSource.PACKED else job.int("b_row")
+        apart = panels > 1 and spec.b is not BSource.INPLACE
+        b_panel = job.int("panel_stride") if apart else k.const(0)
+        strides = (job.int("a_row"), job.int("a_col")), (b_depth, b_panel)
         if spec.b is BSource.PACKED:
+            fetch_target(k, tile, depth)
             # Panels are padded: the product needs no masks, only the store does.
-            sums = multiply(k, records, (a, b, depth), None)
+            sums = multiply(k, records, (a, b, depth), dict.fromkeys(columns), strides)
             for full in k.branches(cols.equals(width)):
                 finish(k, spec, records, sums, None if full else cols)
-        else:
-            for full in k.branches(cols.equals(width)):
-                if not full and panels > 1 and not spec.partial_groups:
-                    continue  # the nest never asks for it
-                masked = None if full else cols
-                finish(k, spec, records, multiply(k, records, (a, b, depth), masked), masked)
+            return
+        for full in k.branches(cols.equals(width)):
+            if not full and panels > 1 and not spec.partial_groups:
+                continue  # the nest never asks for it
+            masked = None if full else cols
+            # Masks that take vector registers are made anew where they are used: held from one use
+            # to the next they would displace sums.
+            kept = masks_of(k, spec, columns, masked) if spec.isa.mask_registers else None
+            for at_a, at_b in run(k, tile, a, b):
+                fetch_target(k, tile, depth)
+                # Nothing may keep the sums of one tile while those of the next are formed.
+                where, masks = (at_a, at_b, depth), kept or masks_of(k, spec, columns, masked)
+                finish(k, spec, records, multiply(k, records, where, masks, strides), masked, kept)
 
     params = parameters("job* tile* a* b* depth")
     return Function(name, params, body)

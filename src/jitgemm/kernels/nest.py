@@ -261,16 +261,30 @@ def chunk(spec: GemmSpec) -> Function:
         # What to fetch early: the part of this panel below, or the same part of the next panel.
         ahead = k.select(p1 - p0 > step, step * b_row, b_panel)
         d = job.pointer("d")
-        c = job.pointer("c") if spec.epilogue.beta else d
-        c_row, c_col = (
-            (job.int("c_row"), job.int("c_col")) if spec.epilogue.beta else (d_row, d_col)
-        )
+        c_name = "c" if spec.epilogue.beta else "d"
+        c, c_row, c_col = job.pointer(c_name), job.int(f"{c_name}_row"), job.int(f"{c_name}_col")
         # Whole groups of micropanels first, then one by one.
         cols = j1 - j0
         panels = k.ceil_div(cols, spec.nr) if spec.partial_groups else cols // spec.nr
         grouped = k.min(panels // group * group * spec.nr, j1 - j0)
 
         coming = _ComingRows(k, spec, job, (i0, i1, p0, p1))
+        count, together = k.var(k.const(1)), k.var(tile_rows)
+        if spec.b is BSource.INPLACE:
+            # Down the rows, tiles of one depth block differ in nothing but their place.
+            whole_depth = p0.equals(0) & p1.equals(job.int("k")) & (p1 - p0 <= step)
+            alike = job.int("direct").equals(1) & (p1 <= spec.element.depth_block) & whole_depth
+            if bias_kind is Bias.ROW:
+                alike = alike & job.int("swap_bias").equals(0)
+            for _ in k.when(alike & (i1 - i0 >= 2 * tile_rows)):
+                count.value = (i1 - i0) // tile_rows
+                together.value = count.value * tile_rows
+                down = {"a": a_tile, "c": tile_rows * c_row, "d": tile_rows * d_row}
+                if bias_kind is not Bias.NONE:
+                    stays = bias_kind is Bias.COLUMN
+                    down["bias"] = k.const(0) if stays else tile_rows * job.int("bias_row")
+                for name, by in {**down, "b": k.const(0), "row": tile_rows}.items():
+                    tile.set(f"next_{name}", by)
 
         def numbers_of(operands: tuple[Ptr, Ptr], where: tuple[Int, Int, Int]) -> None:
             """Zero points, sums and scales of a tile of integers at ``(row, column, depth)``."""
@@ -299,7 +313,10 @@ def chunk(spec: GemmSpec) -> Function:
                     end = k.min(p + step, p1)
                     at_b, at_a = panel + (p - p0) * b_row, a + (p - p0) * a_col
                     rows_of_a, odd = k.var(at_a), k.var(k.const(0))
-                    for i in k.range(i0, i1, tile_rows):
+                    for i in k.range(i0, i1, together.value):
+                        if spec.b is BSource.INPLACE:
+                            run = k.select(i + together.value <= i1, count.value, k.const(1))
+                            tile.set("count", run)
                         target = d + i * d_row + j // spec.parts * d_col
                         tile.set("partial", target)
                         tile.set("partial_row", d_row)
@@ -324,7 +341,7 @@ def chunk(spec: GemmSpec) -> Function:
                         tile.set("ahead", at_b + ahead + half)
                         variant = panels_at_once * _ROWS_BITS + rows
                         k.call(run_tile, job_at, tile_at, rows_of_a.value, at_b, variant, p, end)
-                        rows_of_a.value = rows_of_a.value + a_tile
+                        rows_of_a.value = rows_of_a.value + count.value * a_tile
                         odd.value = 1 - odd.value
 
         def tiles() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jitgemm.kernels.dot import dot
 from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.operands import pack_b
+from jitgemm.kernels.repeat import repeat
 from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.kernels.split import split
 from jitgemm.lang.core import Function
@@ -13,6 +14,10 @@ __all__ = ["gemm_functions"]
 
 
 def gemm_functions(spec: GemmSpec) -> list[Function]:
-    """The nest, its forms for small, deep and 1 x 1 products and, for packed B, the packing."""
+    """The nest and its forms for small, deep, 1 x 1 and many small products, and B's packing."""
     functions = [nest(spec), serial(spec), split(spec), dot(spec)]
-    return [*functions, pack_b(spec)] if spec.b is BSource.PACKED else functions
+    if spec.b is BSource.PACKED:
+        functions.append(pack_b(spec))
+    if spec.b is BSource.INPLACE:
+        functions.append(repeat(spec))
+    return functions

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from jitgemm.kernels.repeat import TOGETHER
 from jitgemm.kernels.spec import BSource
 from jitgemm.planner.choices import Context, threads_for
 from jitgemm.planner.explain import explain
@@ -53,8 +54,10 @@ class BatchPlan:
     whole: bool
     threads: int
     per_ticket: int
+    repeats: bool
+    """A worker runs many products as one."""
     ahead: tuple[tuple[str, int], ...]
-    """Operands whose coming products are fetched early, and how many bytes that is."""
+    """Operands whose coming products are fetched early, and how many bytes one product is."""
     reason: str
 
     @property
@@ -133,11 +136,31 @@ def alone_in_list(operations: int, total: int, context: Context) -> bool:
 # to 84 ns, f64 245 to 172; 32 x 32 f32 410 to 340; but 100 of those, from L2: 324 to 375 ns (Zen 5,
 # 2026-11-30).
 _AHEAD = 8192
+# Run as one, small products read fast enough for the prefetcher; only a stack that does not stay in
+# L3 gains, and from fetching either what is written or what is read: nothing, D, A and B, all three
+# took 28, 19, 30, 25 ns (9 x 9, 40,000), 47, 34, 54, 54 (12 x 12, 30,000), 117, 146, 112, 119
+# (16 x 16, 40,000), but 17.5, 18.5, 19.8, 19.7 (9 x 9, 10,000, in L3; f32, one thread, Zen 5,
+# lowest of interleaved runs, 2026-11-30).
+_READ_AHEAD = 1024
+# Eight products of several tiles take turns, tile by tile, and must stay in L1 meanwhile; one after
+# the other and so: f32 16 x 16 86 and 72 ns, 20 x 20 165 and 150, 32 x 32 394 and 384; f64
+# 16 x 16 138 and 133, 20 x 20 326 and 347, 32 x 32 798 and 831 (48 KiB of L1, Zen 5, medians of
+# interleaved runs, 2026-11-30).
 
 
-def _ahead(item: GemmPlan, axes: tuple[Axis, ...], context: Context) -> tuple[tuple[str, int], ...]:
+def _repeats(item: GemmPlan, context: Context) -> bool:
+    """Whether products are so small, and so much alike, that many are run as one."""
+    p, b = item.problem, item.blocking
+    single = p.m <= b.tile_rows and p.n * p.parts <= item.spec.nr
+    size = (p.m * p.k + p.k * p.n + p.m * p.n) * p.unit
+    return item.uniform and (single or TOGETHER * size <= context.machine.l1.size)
+
+
+def _ahead(
+    item: GemmPlan, axes: tuple[Axis, ...], context: Context, *, repeats: bool
+) -> tuple[tuple[str, int], ...]:
     """Operands to fetch for the products to come, and the bytes of one product."""
-    p = item.problem
+    p, machine = item.problem, context.machine
     shapes = (("a", p.m, p.k, p.a), ("b", p.k, p.n, p.b), ("d", p.m, p.n, p.d))
     found, whole = [], 0
     for field, rows, cols, x in shapes:
@@ -148,7 +171,10 @@ def _ahead(item: GemmPlan, axes: tuple[Axis, ...], context: Context) -> tuple[tu
         if (x.row, x.col) in ((cols * p.unit, p.unit), (p.unit, rows * p.unit)):
             found.append((field, size))
             whole += size * math.prod(axis.count for axis in axes)
-    return tuple(found) if whole > 2 * context.machine.l2.size else ()
+    if not repeats:
+        return tuple(found) if whole > 2 * machine.l2.size else ()
+    wanted = "ab" if max((size for _, size in found), default=0) >= _READ_AHEAD else "d"
+    return tuple(x for x in found if x[0] in wanted) if 4 * whole > 3 * machine.l3.size else ()
 
 
 def make_batch_plan(problem: Problem, stack: Stack, context: Context) -> BatchPlan:
@@ -184,8 +210,9 @@ def make_batch_plan(problem: Problem, stack: Stack, context: Context) -> BatchPl
     most = max(1, min(_PER_TICKET // (operations + _PER_ITEM), count))
     fair = max(1, count // (_TICKETS_PER_THREAD * threads))
     per_ticket = count if threads == 1 else min(most, fair)
-    ahead = _ahead(item, inner, context)
-    return BatchPlan(stack, item, outer, inner, whole, threads, per_ticket, ahead, reason)
+    repeats = whole and _repeats(item, context)
+    ahead = _ahead(item, inner, context, repeats=repeats)
+    return BatchPlan(stack, item, outer, inner, whole, threads, per_ticket, repeats, ahead, reason)
 
 
 def explain_batch(plan: BatchPlan, machine: Machine) -> str:
@@ -204,9 +231,12 @@ def explain_batch(plan: BatchPlan, machine: Machine) -> str:
         lines.append(f"rounds    {rounds} calls: more than {AXES} batch axes remain")
     if plan.keeps and any(x.b == 0 for x in plan.axes):
         lines.append("packing   a B that does not change is packed once per worker")
+    if plan.repeats:
+        lines.append("calls     one for many products, which are alike but for their place")
     if plan.ahead:
         names = ", ".join(name.upper() for name, _ in plan.ahead)
-        lines.append(f"fetching  {names} two products ahead: the stack is larger than L2")
+        cache = "most of L3" if plan.repeats else "L2"
+        lines.append(f"fetching  {names} of products to come: the stack is larger than {cache}")
     lines.append(f"scratch   {plan.workspace_bytes} bytes in all")
     lines.append("each product:")
     return "\n".join([*lines, explain(plan.item, machine)])

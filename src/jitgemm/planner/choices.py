@@ -146,10 +146,10 @@ def sweeps(problem: Problem, context: Context) -> bool:
     size = problem.k * problem.n * problem.unit
     long_rows = problem.n * problem.unit >= context.knob("sweep_row_bytes")
     enough = problem.m <= SWEEP_ROWS and long_rows and size > context.machine.l2.size
-    return 0 < problem.k and enough and _reads_bias_in_place(problem)
+    return 0 < problem.k and enough and reads_bias_in_place(problem)
 
 
-def _reads_bias_in_place(problem: Problem) -> bool:
+def reads_bias_in_place(problem: Problem) -> bool:
     """Whether the bias is read along with the columns of D, without a copy side by side.
 
     A number for all elements may come as one per column, all of them the same one in memory.
@@ -182,7 +182,7 @@ def splits(problem: Problem, context: Context) -> bool:
     # Block sums are written and read once per block: little beside the block's arithmetic while
     # those of a block stay in L2.
     few = m * n * problem.unit <= context.machine.l2.size // 2
-    return few and _reads_bias_in_place(problem)
+    return few and reads_bias_in_place(problem)
 
 
 class PackA(Enum):

@@ -18,6 +18,7 @@ from jitgemm.planner.choices import (
     is_dot,
     orientation,
     packs_a,
+    reads_bias_in_place,
     spec_for,
     splits,
     sweeps,
@@ -29,6 +30,11 @@ from jitgemm.planner.splitting import Split, split_bounds
 __all__ = ["Context", "GemmPlan", "PackA", "make_plan"]
 
 _ALIGN = 64
+# Fetching the rows of A of the chunk to come costs more per row than per line.  Tall products (f32,
+# one thread) with it and without: depth 9, 9 columns from memory 12.1 and 9.7 ms, from L3 240 and
+# 200 us; depth 32, 256 columns from memory 14.9 and 15.9 ms (Zen 5, medians of interleaved calls,
+# 2026-11-30).
+_SHORT_ROW = 128
 # No machine addresses more than 2**47 bytes of its own.
 _MAX_BYTES = 1 << 47
 
@@ -71,6 +77,16 @@ class GemmPlan:
     def swapped(self) -> bool:
         """The kernel computes ``D^T = B^T A^T``."""
         return self.problem.exchanged
+
+    @property
+    def uniform(self) -> bool:
+        """All microtiles are of one depth block and read and write operands where they are."""
+        p, b = self.problem, self.blocking
+        inplace = self.spec.b is BSource.INPLACE and self.pack_a is PackA.INPLACE
+        single = b.row_chunks * b.col_chunks == 1 and p.k <= p.element.depth_block
+        plain = self.direct and not self.dot and not self.sweep and self.split is None
+        columns = b.group == 1 or p.n * p.parts <= self.spec.nr
+        return inplace and single and plain and columns and reads_bias_in_place(p)
 
     @property
     def workspace_bytes(self) -> int:
@@ -210,6 +226,10 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         panel = spec.nr // spec.parts * oriented.b.col
     packed_b = panel * -(-blocking.cols_per_block // spec.nr) if per_call else 0
     walk = _walk(oriented, spec, pack_a, blocking)
+    # With one chunk per range of rows, a thread's next ticket is about `threads` further on.
+    rows_ahead = blocking.rows_per_chunk * threads if blocking.col_chunks == 1 else 0
+    if oriented.k * spec.unit < _SHORT_ROW:
+        rows_ahead = 0
     _check(oriented, spec, packed_b + threads * walk.workspace)
     return GemmPlan(
         problem=oriented,
@@ -223,8 +243,7 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         apart=apart,
         a_row=walk.row,
         a_col=walk.col,
-        # With one chunk per range of rows, a thread's next ticket is about `threads` further on.
-        rows_ahead=blocking.rows_per_chunk * threads if blocking.col_chunks == 1 else 0,
+        rows_ahead=rows_ahead,
         a_tile=walk.tile,
         panel_stride=panel,
         slice_stride=0 if per_call else spec.panel_row,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jitgemm.kernels.job import COUNTERS, JOB
+from jitgemm.kernels.job import AHEAD, COUNTERS, JOB, STEPS
 from jitgemm.lang.core import Function, Int, Ptr, Var, parameters
 from jitgemm.lang.record import Record, View
 from jitgemm.planner.batching import AXES
@@ -28,13 +28,14 @@ BATCH = Record(
     "batch",
     "cursor", *_PAD,  # next product to hand out
     "nest",
+    "repeat",  # runs many products at a time; 0: each is too large for that
     "worker",  # `jitgemm_batch`, which the pool runs if products are taken whole
     "whole", "threads", "items", "per_ticket",
     "scratch", "scratch_stride",  # of all workers, and from one to the next
     "scratch_a",  # where packed A begins in a worker's
     "places_b",  # 1: B is packed into scratch
     "keeps",  # packing tickets to leave out where B is the one packed before; 0: pack always
-    "ahead_a", "ahead_b", "ahead_d",  # bytes of a product to fetch early; 0: none
+    *(f"ahead_{field}" for field in AHEAD),  # bytes of a product to fetch early; 0: none
     *(f"count_{i}" for i in range(AXES)),  # outermost first
     *(f"{field}_{i}" for field in FIELDS for i in range(AXES)),  # strides in bytes
     *(f"job_{i}" for i in range(JOB.slots)),
@@ -76,6 +77,12 @@ class _Products:
         self.k, self.batch, self.own = k, batch, own
         # Where the packed B in scratch was packed from: nowhere yet.
         self.packed: Var[Int] = k.var(k.const(0))
+        # How far the next product along the last axis is.
+        self.steps = STEPS.view(k, k.scratch(STEPS.size))
+        for field in FIELDS:
+            self.steps.set(field, batch.int(f"{field}_{_LAST}"))
+        for field in AHEAD:
+            self.steps.set(f"ahead_{field}", batch.int(f"ahead_{field}"))
 
     def _place(self, item: Int) -> tuple[dict[str, Var[Ptr]], Int]:
         """The pointers of a product, and its index along the last axis."""
@@ -95,28 +102,40 @@ class _Products:
         return pointers, index[_LAST]
 
     def run(self, first: Int, stop: Int, start: Callable[[], None]) -> None:
-        """Run the products ``first .. stop``, each by ``start``."""
-        k, batch, own = self.k, self.batch, self.own
-        keeps, length = batch.int("keeps"), batch.int(f"count_{_LAST}")
-        steps = {field: batch.int(f"{field}_{_LAST}") for field in FIELDS}
-        ahead = {field: batch.int(f"ahead_{field}") for field in ("a", "b", "d")}
+        """Run the products ``first .. stop``, each by ``start`` or many at a time."""
+        k, batch, job = self.k, self.batch, self.own.job
         at = k.var(first)
         for _ in k.repeat_while(lambda: at.value < stop):
             pointers, along = self._place(at.value)
-            count = k.min(stop - at.value, length - along)
-            for _ in k.range(0, count):
-                for field, pointer in pointers.items():
-                    own.job.set(field, pointer.value)
-                    pointer.value = pointer.value + steps[field]
-                b = k.address(own.job.pointer("b"))
-                own.begin(k.select(b.equals(self.packed.value), keeps, k.const(0)))
-                self.packed.value = b
-                for field, size in ahead.items():
-                    coming = pointers[field].value + steps[field]
-                    for line in k.range(0, size, _LINE):
-                        k.prefetch(coming + line, write=field == "d")
-                start()
+            count = k.min(stop - at.value, batch.int(f"count_{_LAST}") - along)
+            for many in k.branches(batch.int("repeat").differs(0)):
+                if many:
+                    for field, pointer in pointers.items():
+                        job.set(field, pointer.value)
+                    repeat = batch.pointer("repeat")
+                    k.invoke(repeat, "void", job.ptr, self.steps.ptr, count)
+                else:
+                    self._one_by_one(pointers, count, start)
             at.value = at.value + count
+
+    def _one_by_one(
+        self, pointers: dict[str, Var[Ptr]], count: Int, start: Callable[[], None]
+    ) -> None:
+        """Run ``count`` products along the last axis."""
+        k, own = self.k, self.own
+        keeps = self.batch.int("keeps")
+        for _ in k.range(0, count):
+            for field, pointer in pointers.items():
+                own.job.set(field, pointer.value)
+                pointer.value = pointer.value + self.steps.int(field)
+            b = k.address(own.job.pointer("b"))
+            own.begin(k.select(b.equals(self.packed.value), keeps, k.const(0)))
+            self.packed.value = b
+            for field in AHEAD:
+                coming = pointers[field].value + self.steps.int(field)
+                for line in k.range(0, self.steps.int(f"ahead_{field}"), _LINE):
+                    k.prefetch(coming + line, write=field == "d")
+            start()
 
 
 def batch_worker() -> Function:

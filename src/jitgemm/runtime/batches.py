@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from jitgemm.kernels.job import JOB
+from jitgemm.kernels.repeat import repeat
 from jitgemm.planner.batching import AXES, BatchPlan
 from jitgemm.planner.folding import FIELDS
 from jitgemm.runtime.batch_code import BATCH
@@ -40,6 +41,7 @@ class BatchExecutable:
         batch = record_array(BATCH.slots)
         values = {
             "nest": self.item.address,
+            "repeat": self.item.address_of(repeat) if plan.repeats else 0,
             "worker": self.engine.address_of("jitgemm_batch"),
             "whole": int(plan.whole),
             "threads": plan.threads,

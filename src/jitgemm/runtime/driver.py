@@ -216,6 +216,12 @@ class Executable:
         if plan.threads > 1:
             self.engine.pool.ensure(plan.threads)
 
+    def address_of(self, function: Callable[[GemmSpec], Function]) -> int:
+        """Where another function of the plan's unit begins; 0 if it is interpreted."""
+        if self.plan.spec.isa.interpreted:
+            return 0
+        return self.code.addresses[function(self.plan.spec).name]
+
     def run(self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None) -> None:
         """Do the product.
 
