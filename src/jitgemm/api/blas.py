@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgemm.api import converted
 from jitgemm.api.reference import reference
 from jitgemm.errors import message
 from jitgemm.jit.target import NO_ISA
@@ -61,14 +62,16 @@ def explain(product: Product) -> str:
     m, n, k, dtype = product.m, product.n, product.k, product.dtype
     kind = "gemv" if _is_vector(product) else "gemm"
     routine = "NumPy's matmul"
-    if _scipy_takes(m, n, k):
+    if converted.converts(product):
+        routine = converted.explain(product)
+    elif _scipy_takes(m, n, k):
         routine = f"SciPy's {_LETTERS[dtype.char]}{kind}"
     # What is packed in a process without kernels is the matrix itself.
     packed = any(isinstance(x, Packed) and x.isa != NO_ISA for x in (product.a, product.b))
     program = product.epilogue.program
     steps = [
         "after unpacking" if packed else "",
-        "" if _scales(product) else "alpha and C in NumPy",
+        "" if converted.converts(product) or _scales(product) else "alpha and C in NumPy",
         "then bias" if product.bias is not None else "",
         f"then {program.name}" if program is not None else "",
     ]
@@ -79,6 +82,9 @@ def explain(product: Product) -> str:
 def run(product: Product, target: Array) -> None:
     """Compute a product of two matrices into ``target``, as given by ``Product.target``."""
     if not (product.m and product.n):
+        return
+    if converted.converts(product):
+        converted.run(product, target)
         return
     with np.errstate(all="ignore"):
         values = _sum(product, target)

@@ -41,6 +41,7 @@ class _Bound:
         self.values = (
             o.alpha, o.beta, o.activation, o.conj_a, o.conj_b, o.epilogue, o.workspace,
             o.reproducible, o.backend, o.a_zero_point, o.b_zero_point, o.requantize, o.out_dtype,
+            o.allow_bf16_dot,
         )  # fmt: skip
         self.keep: list[Any] = [product.a, product.b, product.c, product.bias]
 
@@ -129,6 +130,7 @@ def plan(
     b_zero_point: object = None,
     requantize: Requantize | None = None,
     out_dtype: DTypeLike | None = None,
+    allow_bf16_dot: bool = False,
 ) -> Plan:
     """Plan a product for operands like these, to be called as ``p(a, b, out)``.
 
@@ -152,13 +154,14 @@ def plan(
         b_zero_point: as for :func:`gemm`.
         requantize: as for :func:`gemm`.
         out_dtype: as for :func:`gemm`.
+        allow_bf16_dot: as for :func:`gemm`.
 
     Raises:
         TypeError, ValueError, MemoryError, IsaError: as :func:`gemm`.
     """
     options = Options(
         alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
-        a_zero_point, b_zero_point, requantize, out_dtype, c, bias,
+        a_zero_point, b_zero_point, requantize, out_dtype, allow_bf16_dot, c, bias,
     )  # fmt: skip
     count = resolve_threads(threads)
     if options.plain and not (isinstance(a, Packed) or isinstance(b, Packed)):

@@ -22,12 +22,13 @@ __all__ = ["prepack_lhs", "prepack_rhs"]
 T = TypeVar("T", bound=Packed)
 
 
-def prepack_rhs(b: object, *, conj: bool = False) -> PackedRhs:
+def prepack_rhs(b: object, *, conj: bool = False, allow_bf16_dot: bool = False) -> PackedRhs:
     """Pack a right operand once, for many products.
 
     Args:
         b: ``(k, n)``, any type that :func:`gemm` takes, any strides.
         conj: pack the complex conjugate.
+        allow_bf16_dot: pack bfloat16 for products that allow it too.
 
     Returns:
         A read-only snapshot to pass as ``b``; results equal those of the plain call bit for bit.
@@ -37,15 +38,16 @@ def prepack_rhs(b: object, *, conj: bool = False) -> PackedRhs:
         MemoryError: there is no room for the packed form.
         IsaError: as :func:`gemm`.
     """
-    return _packed(PackedRhs, "b", b, conj)
+    return _packed(PackedRhs, "b", b, conj, allow_bf16_dot)
 
 
-def prepack_lhs(a: object, *, conj: bool = False) -> PackedLhs:
+def prepack_lhs(a: object, *, conj: bool = False, allow_bf16_dot: bool = False) -> PackedLhs:
     """Pack a left operand once, for many products.
 
     Args:
         a: ``(m, k)``, any type that :func:`gemm` takes, any strides.
         conj: pack the complex conjugate.
+        allow_bf16_dot: pack bfloat16 for products that allow it too.
 
     Returns:
         A read-only snapshot to pass as ``a``; results equal those of the plain call bit for bit.
@@ -55,11 +57,11 @@ def prepack_lhs(a: object, *, conj: bool = False) -> PackedLhs:
         MemoryError: there is no room for the packed form.
         IsaError: as :func:`gemm`.
     """
-    return _packed(PackedLhs, "a", a, conj)
+    return _packed(PackedLhs, "a", a, conj, allow_bf16_dot)
 
 
-def _packed(kind: type[T], name: str, x: object, conj: object) -> T:
-    conjugated = flag("conj", conj)
+def _packed(kind: type[T], name: str, x: object, conj: object, bf16_dot: object) -> T:
+    conjugated, fast = flag("conj", conj), flag("allow_bf16_dot", bf16_dot)
     if type(x) is kind:
         return x.conjugated() if conjugated else x
     source = operand(name, x)
@@ -75,7 +77,7 @@ def _packed(kind: type[T], name: str, x: object, conj: object) -> T:
         handle = kind(layout, packed_for(), dtype, conj=conjugated)
         handle.fill(right.astype(dtype).tobytes())
         return handle
-    spec = _spec(number, dtype)
+    spec = _spec(number, dtype, bf16_dot=fast)
     layout = layout_for(spec, k, n)
     handle = kind(layout, spec.isa.name, dtype, conj=conjugated)
     if k and n:
@@ -94,12 +96,12 @@ def _packed(kind: type[T], name: str, x: object, conj: object) -> T:
     return handle
 
 
-def _spec(number: Number, dtype: np.dtype) -> GemmSpec:
+def _spec(number: Number, dtype: np.dtype, *, bf16_dot: bool) -> GemmSpec:
     """The kernel of a product with a left operand of the same type, whose packing serves others."""
     (stored, parts), isa = number, engine().isa
     out = number_of(result_type(dtype, dtype, None))
     assert out is not None
-    types = Types(stored, stored, out[0], out[0], out[0])
+    types = Types(stored, stored, out[0], out[0], out[0], bf16_dot)
     element = sum_type(types)
     how = None if types.plain(element) else arithmetic_for(types, element, isa)
     tile = tile_for(element, isa, parts)

@@ -59,6 +59,7 @@ class Options:
     b_zero_point: object = None
     requantize: object = None
     out_dtype: object = None
+    allow_bf16_dot: object = False
     c: object = None
     bias: object = None
 
@@ -72,7 +73,7 @@ class Options:
         same = (self.reproducible, self.backend) == ("default", "jit")
         scalars = type(self.alpha) is int and type(self.beta) is int
         numbers = scalars and (self.alpha, self.beta) == (1, 0)
-        flags = self.conj_a is False and self.conj_b is False
+        flags = not (self.conj_a or self.conj_b or self.allow_bf16_dot)
         return numbers and flags and same and all(x is None for x in others)
 
 
@@ -144,7 +145,7 @@ class Product:
             Epilogue(self.c is not None, kind, program), options, requantize
         )
         # Last: everything about the epilogue is known.
-        self._settle_types()
+        self._settle_types(bf16_dot=flag("allow_bf16_dot", options.allow_bf16_dot))
         self._check_packed()
         self.out = None
         if out is not None:
@@ -177,7 +178,7 @@ class Product:
         self.element = sum_type(Types(numbers[0][0], numbers[1][0], out, out, out))
         self.sum_dtype = element_dtype(self.element, self.parts)
 
-    def _settle_types(self) -> None:
+    def _settle_types(self, *, bf16_dot: bool) -> None:
         """The types of all operands, if they are not all that of the sums."""
 
         def element(x: Array | Packed | None) -> ElementType:
@@ -186,7 +187,9 @@ class Product:
 
         out = number_of(self.dtype)
         assert out is not None
-        types = Types(element(self.a), element(self.b), element(self.c), element(self.bias), out[0])
+        types = Types(
+            element(self.a), element(self.b), element(self.c), element(self.bias), out[0], bf16_dot
+        )
         self.mixed = None if types.plain(self.element) else types
 
     def _quantised(
@@ -221,7 +224,7 @@ class Product:
                 raise ValueError(message(name, f"an operand packed for {isa}", f"one for {x.isa}"))
             if self.blas:
                 continue
-            types = self.mixed or Types(*[self.element] * 5)
+            types = self.mixed or Types.of(self.element)
             wanted = packed_numbers(types.transposed if name == "a" else types, self.element)
             if wanted != (x.layout.numbers.bits, x.layout.group):
                 other = (self.b if name == "a" else self.a).dtype

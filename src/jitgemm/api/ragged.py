@@ -306,6 +306,7 @@ def gemm_batched(
     b_zero_point: object = None,
     requantize: Requantize | None = None,
     out_dtype: DTypeLike | None = None,
+    allow_bf16_dot: bool = False,
 ) -> list[Array]:
     """Many independent products of matrices, of any shapes and types, in one call.
 
@@ -334,6 +335,7 @@ def gemm_batched(
         b_zero_point: as for :func:`gemm`.
         requantize: as for :func:`gemm`.
         out_dtype: as for :func:`gemm`.
+        allow_bf16_dot: as for :func:`gemm`.
 
     Returns:
         The results: the arrays of ``out``, new ones where there is none.
@@ -349,7 +351,7 @@ def gemm_batched(
              "out": _listed("out", out, number), "a": left, "b": right}  # fmt: skip
     values = (
         alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
-        a_zero_point, b_zero_point, requantize, out_dtype,
+        a_zero_point, b_zero_point, requantize, out_dtype, allow_bf16_dot,
     )  # fmt: skip
     options, common = Options(*values), (type(alpha), type(beta), *values)
     problems: list[_Problem] = []

@@ -18,7 +18,7 @@ import numpy as np
 
 from jitgemm.isa import bits, exact
 
-__all__ = ["FUSED_OPS", "TWO_ROUNDING_OPS", "Op"]
+__all__ = ["BF16_DOT", "FUSED_OPS", "TWO_ROUNDING_OPS", "Op"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +242,39 @@ _TWO_ROUNDING = (
         np.rint,
         "declare {v} @llvm.fabs.{s}({v})\ndeclare {v} @llvm.copysign.{s}({v}, {v})",
     ),
+)
+
+
+def _flushed(a: Any) -> Any:
+    """Subnormal numbers as zeros of their sign."""
+    tiny = np.abs(a) < np.finfo(np.float32).tiny
+    return np.where(tiny, np.copysign(np.float32(0), a), a)
+
+
+def _bf16_dot(a: Any, b: Any, c: Any) -> Any:
+    pairs = [x.view(np.uint16).astype(np.uint32) << np.uint32(16) for x in (a, b)]
+    x, y = (_flushed(p.view(np.float32)) for p in pairs)
+    total = _flushed(c)
+    # The number of the higher depth first, as the instruction does.
+    for part in (1, 0):
+        total = _flushed(exact.fma(x[part::2].copy(), y[part::2].copy(), total))
+    return total
+
+
+_BF16_DOT, _BF16 = "llvm.x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>"
+
+# Words of two bfloat16: two multiply-adds per lane that treat subnormal numbers as zeros, round to
+# nearest even whatever the mode, and raise no flag.
+BF16_DOT = Op(
+    "bf16_dot",
+    3,
+    (
+        f"{{t}} = bitcast {{v}} {{a}} to {_BF16}",
+        f"{{t1}} = bitcast {{v}} {{b}} to {_BF16}",
+        f"{{r}} = call {{v}} @{_BF16_DOT}({{v}} {{c}}, {_BF16} {{t}}, {_BF16} {{t1}})",
+    ),
+    _bf16_dot,
+    f"declare {{v}} @{_BF16_DOT}({{v}}, {_BF16}, {_BF16})",
 )
 
 FUSED_OPS = {op.name: op for op in (*_BASE, *_FUSED)}

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from jitgemm.isa.integers import DOT_INTEGERS, GENERIC_INTEGERS, x86_integers
-from jitgemm.isa.ops import FUSED_OPS, TWO_ROUNDING_OPS, Op
+from jitgemm.isa.ops import BF16_DOT, FUSED_OPS, TWO_ROUNDING_OPS, Op
 from jitgemm.isa.types import ElementType
 
 __all__ = [
-    "AVX2", "AVX2_VNNI", "AVX512", "AVX512_VNNI", "BY_NAME", "INTERPRETER", "PORTABLE", "Isa",
-    "register",
+    "AVX2", "AVX2_VNNI", "AVX512", "AVX512_BF16", "AVX512_VNNI", "BY_NAME", "INTERPRETER",
+    "PORTABLE", "Isa", "register",
 ]  # fmt: skip
 
 
@@ -74,6 +74,12 @@ AVX512_VNNI = replace(
     requires=AVX512.requires | {"avx512vnni"},
     integers=x86_integers(512, vnni=True),
 )
+AVX512_BF16 = replace(
+    AVX512_VNNI,
+    name="avx512_bf16",
+    requires=AVX512_VNNI.requires | {"avx512bf16"},
+    ops={**FUSED_OPS, BF16_DOT.name: BF16_DOT},
+)
 AVX2 = Isa(
     "avx2",
     256,
@@ -96,12 +102,12 @@ AVX2_VNNI = replace(
 PORTABLE = Isa("portable", 128, 16, TWO_ROUNDING_OPS, fused=False, cpu="generic")
 # The checking interpreter, pinned like any other set: slow, but every access is checked.
 INTERPRETER = Isa(
-    "interpreter", 256, 16, FUSED_OPS, fused=True, integers=DOT_INTEGERS, half=True,
-    interpreted=True,
+    "interpreter", 256, 16, {**FUSED_OPS, BF16_DOT.name: BF16_DOT}, fused=True,
+    integers=DOT_INTEGERS, half=True, interpreted=True,
 )  # fmt: skip
 
 BY_NAME: dict[str, Isa] = {
-    i.name: i for i in (AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, PORTABLE, INTERPRETER)
+    i.name: i for i in (AVX512_BF16, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, PORTABLE, INTERPRETER)
 }
 """In order of preference: the first one the machine has is used."""
 

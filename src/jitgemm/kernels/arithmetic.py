@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from jitgemm.isa.tables import Isa
-from jitgemm.isa.types import F32, F64, I16, I32, I64, ElementType
+from jitgemm.isa.types import BF16, F32, F64, I16, I32, I64, ElementType
 
 __all__ = ["Arithmetic", "Types", "arithmetic_for", "sum_type"]
 
@@ -28,6 +28,13 @@ class Types:
     c: ElementType
     bias: ElementType
     out: ElementType
+    bf16_dot: bool = False
+    """bfloat16 may be multiplied by the instruction that treats subnormal numbers as zeros."""
+
+    @staticmethod
+    def of(element: ElementType) -> Types:
+        """One type for all."""
+        return Types(element, element, element, element, element)
 
     @property
     def transposed(self) -> Types:
@@ -99,6 +106,8 @@ def arithmetic_for(types: Types, element: ElementType, isa: Isa) -> Arithmetic:
     """The arithmetic of sums of type ``element``."""
     a, b = types.a, types.b
     if not element.integral:
+        if types.bf16_dot and a is b is BF16 and element is F32 and "bf16_dot" in isa.ops:
+            return Arithmetic(types, BF16, BF16, 2, "bf16_dot")
         # Halves stay as they are in micropanels: half the memory to read where rows are few.
         packed = b if b.format else element
         return Arithmetic(types, element, packed)

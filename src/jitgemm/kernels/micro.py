@@ -98,7 +98,7 @@ class _PanelsOfB:
         if spec.b is BSource.INPLACE:
             panel, within = 0, j
         p = self.pinned[panel] + within * (spec.panel_row // spec.tile.nr_regs)
-        if spec.packed.format:
+        if spec.widens_b:
             return self.k.convert(self.k.load(p, spec.packed, spec.lanes), spec.element)
         if self.masks[j] is None:
             return self.k.load(p, spec.element, spec.lanes)

@@ -10,6 +10,7 @@ from jitgemm.isa.tables import (
     AVX2,
     AVX2_VNNI,
     AVX512,
+    AVX512_BF16,
     AVX512_VNNI,
     INTERPRETER,
     PORTABLE,
@@ -68,6 +69,7 @@ def slim_tile(tile: Tile) -> Tile:
 
 for _element in (F32, F64):
     for _isa, _tile, _complex in (
+        (AVX512_BF16, _WIDE, _WIDE_COMPLEX),
         (AVX512_VNNI, _WIDE, _WIDE_COMPLEX),
         (AVX512, _WIDE, _WIDE_COMPLEX),
         (AVX2_VNNI, _NARROW, _NARROW_COMPLEX),
@@ -80,6 +82,7 @@ for _element in (F32, F64):
 # 32-bit sums are also those of words of narrower numbers.  A product that is no single instruction
 # needs registers of its own: four for 64 bits of AVX2, which multiplies halves.
 for _isa, _tile, _long in (
+    (AVX512_BF16, _WIDE, _WIDE),
     (AVX512_VNNI, _WIDE, _WIDE),
     (AVX512, _WIDE, _WIDE),
     (AVX2_VNNI, _NARROW, _PLAIN),

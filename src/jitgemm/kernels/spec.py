@@ -163,7 +163,7 @@ class GemmSpec:
         """Of the operands in memory."""
         if self.arithmetic is not None:
             return self.arithmetic.types
-        return Types(*[self.element] * 5)
+        return Types.of(self.element)
 
     @property
     def type_name(self) -> str:
@@ -171,12 +171,14 @@ class GemmSpec:
         if self.arithmetic is None:
             return f"c{2 * self.element.bits}" if self.parts == 2 else str(self.element)
         types = self.types
-        names = [types.a, types.b, types.out]
+        names = [str(types.a), str(types.b), str(types.out)]
         if self.epilogue.beta:
-            names.append(types.c)
+            names.append(str(types.c))
         if self.epilogue.bias is not Bias.NONE:
-            names.append(types.bias)
-        return "_".join(map(str, names))
+            names.append(str(types.bias))
+        if self.arithmetic.fold == "bf16_dot":
+            names.append("dot")
+        return "_".join(names)
 
     @property
     def lanes(self) -> int:
@@ -203,6 +205,12 @@ class GemmSpec:
     def tile_row(self) -> int:
         """Bytes of one row of sums as wide as a micropanel."""
         return self.nr * self.element.bytes
+
+    @property
+    def widens_b(self) -> bool:
+        """Whether B's numbers become words while the microkernel reads them."""
+        how = self.arithmetic
+        return how is not None and how.group == 1 and bool(how.packed.format)
 
     @property
     def rests_apart(self) -> bool:

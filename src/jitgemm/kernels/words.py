@@ -40,14 +40,14 @@ class _Numbers:
     piece: ElementType
     flip: bool
 
-    def some(self, at: Ptr, lanes: int, count: Int, first: Ptr) -> Vec:
-        """Pieces from consecutive numbers, of which ``count`` exist; other integers are zero.
+    def some(self, at: Ptr, lanes: int, count: Int, first: Ptr | None) -> Vec:
+        """Pieces from consecutive numbers, of which ``count`` exist.
 
-        Other floats are the one at ``first``: infinity times zero would raise a flag.
+        Others are the one at ``first``, or zero.
         """
         k = self.k
         mask, rest = k.mask(count, self.stored, lanes), None
-        if not self.piece.integral:
+        if first is not None:
             rest = k.splat(k.load(first, self.stored), lanes)
         return self._piece(k.load(at, self.stored, lanes, mask, rest), swap=False)
 
@@ -133,7 +133,8 @@ class _Panels:
                 if count is None:
                     pieces.append(self.numbers.load(at, spec.lanes))
                     continue
-                first = line + source.depth_stride * g
+                # Infinity times zero would raise a flag; folds of several numbers raise none.
+                first = None if group > 1 else line
                 pieces.append(self.numbers.some(at, spec.lanes, count - v * spec.lanes, first))
             k.store(dst + v * spec.lanes * self.size * group, _interleaved(k, pieces))
 
@@ -283,7 +284,7 @@ def _row(
     if k.isa.mask_registers:
         for _ in k.when(whole < live):
             mask = k.mask(live - whole, numbers.piece, lanes)
-            x = numbers.some(line + whole * stored, lanes, live - whole, line)
+            x = numbers.some(line + whole * stored, lanes, live - whole, None)
             k.store(to + whole * size, x, mask)
     else:
         # A branch per lane otherwise, and lanes are many.

@@ -67,7 +67,7 @@ class Problem:
     @property
     def types(self) -> Types:
         """Types of the operands' numbers (their parts, if complex)."""
-        return self.mixed or Types(*[self.element] * 5)
+        return self.mixed or Types.of(self.element)
 
     @property
     def operations(self) -> int:
