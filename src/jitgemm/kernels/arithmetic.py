@@ -75,6 +75,20 @@ class Arithmetic:
         return self.flip or not _same(self.types.a, self.piece)
 
     @property
+    def reads_b(self) -> bool:
+        """Whether B in memory is what micropanels are made of, but for its layout."""
+        return self.group == 1 and _same(self.types.b, self.packed)
+
+    def __str__(self) -> str:
+        """How the operands' numbers become words, for :meth:`jitgemm.Plan.explain`."""
+        kinds = {x.name: x for x in (self.types.a, self.types.b)}
+        changed = [name for name, x in kinds.items() if not _same(x, self.piece)]
+        numbers = f"{' and '.join(changed)} as {self.piece}" if changed else "numbers as they are"
+        words = f", {self.group} to a word" if self.group > 1 else ""
+        flipped = ", those of A with the other signedness" if self.flip else ""
+        return f"types: {numbers}{words}{flipped}; {self.fold}"
+
+    @property
     def rests_apart(self) -> bool:
         """Whether sums cannot rest in the result between depth blocks."""
         return self.types.out.bits < 8 * self.word_bytes or bool(self.types.out.format)

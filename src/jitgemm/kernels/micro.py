@@ -88,7 +88,7 @@ class _PanelsOfB:
             cell.value = p + self.depth
         if self.masks[0] is not None:
             # Lanes without a column repeat the first one: they raise no flag of their own.
-            first = self.k.load(self.pinned[0], self.spec.element)
+            first = self.k.load(self.pinned[0], self.spec.packed)
             self.rest = self.k.splat(first, self.spec.lanes)
 
     def load(self, j: int) -> Vec:
@@ -98,11 +98,13 @@ class _PanelsOfB:
         if spec.b is BSource.INPLACE:
             panel, within = 0, j
         p = self.pinned[panel] + within * (spec.panel_row // spec.tile.nr_regs)
-        if spec.widens_b:
-            return self.k.convert(self.k.load(p, spec.packed, spec.lanes), spec.element)
+        # Words of several numbers are loaded as what they are added up in.
+        kind = spec.packed if spec.widens_b else spec.element
         if self.masks[j] is None:
-            return self.k.load(p, spec.element, spec.lanes)
-        return self.k.load(p, spec.element, spec.lanes, self.masks[j], self.rest)
+            x = self.k.load(p, kind, spec.lanes)
+        else:
+            x = self.k.load(p, kind, spec.lanes, self.masks[j], self.rest)
+        return self.k.convert(x, spec.element)
 
 
 def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:

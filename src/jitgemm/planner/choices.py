@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from jitgemm.isa.tables import Isa
-from jitgemm.kernels.arithmetic import Arithmetic, arithmetic_for
+from jitgemm.kernels.arithmetic import Arithmetic, Types, arithmetic_for
 from jitgemm.kernels.registry import columns_tile, slim_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS
@@ -58,12 +58,22 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
     if problem.b is None:
         return BSource.PACKED, "B: prepacked micropanels"
     if problem.mixed is not None:
-        return BSource.PACKED, "B: packed per call into words"
+        return _by_types(problem, problem.mixed, problem.b, context)
     if is_dot(problem):
         return BSource.INPLACE, "one row and one column: a sum in lanes, added in halves"
     if problem.b.foreign:
         return BSource.PACKED, "B: packed per call, which puts its bytes in order"
     return _by_layout(problem, problem.b, context)
+
+
+def _by_types(problem: Problem, types: Types, b: Operand, context: Context) -> tuple[BSource, str]:
+    """How a B of other numbers than the sums' is read: in place if it only widens on the way."""
+    how = arithmetic_for(types, problem.element, context.isa)
+    if how.reads_b and not b.foreign and b.col == types.b.bytes:
+        limit, where = _rows_in_place(problem, context)
+        if problem.m <= limit:
+            return BSource.INPLACE, f"B: read in place, {where}; packing pays from {limit + 1} rows"
+    return BSource.PACKED, "B: packed per call into words"
 
 
 def _by_layout(problem: Problem, b: Operand, context: Context) -> tuple[BSource, str]:
@@ -115,7 +125,7 @@ def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
     """
     assert problem.b is not None
     rows, l3 = context.knob("rhs_pack_rows"), context.machine.l3.size
-    size = problem.k * problem.n * problem.unit
+    size = problem.k * problem.n * problem.parts * problem.types.b.bytes
     if size > l3 // 2:
         tile = tile_for(problem.element, context.isa, problem.parts)
         return tile.mr, "larger than half of L3"
@@ -143,6 +153,8 @@ def is_direct(problem: Problem) -> tuple[bool, str]:
 
 def sweeps(problem: Problem, context: Context) -> bool:
     """Whether few rows should run along the rows of an unpacked B instead of down its columns."""
+    if problem.mixed is not None:
+        return False
     size = problem.k * problem.n * problem.unit
     long_rows = problem.n * problem.unit >= context.knob("sweep_row_bytes")
     enough = problem.m <= SWEEP_ROWS and long_rows and size > context.machine.l2.size

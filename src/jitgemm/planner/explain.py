@@ -43,8 +43,9 @@ def _sum(plan: GemmPlan) -> str:
 def explain(plan: GemmPlan, machine: Machine) -> str:
     """Say what a plan does and why."""
     p, b, spec = plan.problem, plan.blocking, plan.spec
+    depth = p.depth or p.k  # numbers, where k counts words
     lines = [
-        f"product   {spec.type_name} {p.m} x {p.k} @ {p.k} x {p.n}"
+        f"product   {spec.type_name} {p.m} x {depth} @ {depth} x {p.n}"
         + (" (operands exchanged)" if plan.swapped else "")
         + f", epilogue {p.epilogue}",
         f"kernel    {spec.symbol}",

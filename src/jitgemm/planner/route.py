@@ -196,6 +196,8 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     source, why = b_source(replace(oriented, k=depth), context)
     reasons.append(why)
     spec = spec_for(oriented, source, context.isa)
+    if spec.arithmetic is not None:
+        reasons.append(str(spec.arithmetic))
     if deep:
         return _deep(oriented, spec, context, reasons)
     dot = is_dot(oriented)
