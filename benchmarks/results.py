@@ -1,4 +1,5 @@
-"""Measure, and write RESULTS.md.  Takes about a quarter of an hour on a quiet machine.
+"""Measure, and write RESULTS.md.  Takes about a quarter of an hour on a quiet machine,
+with ``--rounds 5`` about ten minutes.
 
 python benchmarks/results.py [--rounds 9] [--quick] [--output benchmarks/RESULTS.md]
 """
@@ -273,14 +274,18 @@ def main() -> None:
         *calls(), "",
     ]  # fmt: skip
     for threads in (1,) if options.quick else (1, 2):
+        print(f"== {threads} thread(s)", flush=True)
+        # In one go: processes of peers take seconds to start.
+        rows = iter(measure(
+            [case for _, cases in suites for case in cases], threads, rounds=options.rounds,
+            progress=lambda row: print(
+                row.case.dtype, row.case, row.gflops, f"{row.ratio:.2f}", flush=True
+            ),
+        ))  # fmt: skip
         for title, cases in suites:
-            print(f"== {title}, {threads} thread(s)", flush=True)
             unit = "Gop/s" if cases[0].integral else "GFLOP/s"
-            rows = measure(
-                cases, threads, rounds=options.rounds,
-                progress=lambda row: print(row.case, row.gflops, f"{row.ratio:.2f}", flush=True),
-            )  # fmt: skip
-            parts += [f"## {title}, {threads} thread(s), {unit}", "", *table(rows), ""]
+            lines = table([next(rows) for _ in cases])
+            parts += [f"## {title}, {threads} thread(s), {unit}", "", *lines, ""]
     if not options.quick:
         parts += ["## Pinned AVX2, one thread, GFLOP/s", "", *pinned("avx2"), ""]
         parts += ["## Integers, requantisation and small types", "", *script("integers.py"), ""]
