@@ -19,31 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-Call = Callable[[], object]
-Shape = tuple[int, int, int]  # m, k, n
+import narrow_peers
+from cases import Call, Case, operands
 
+__all__ = ["DOT", "PEERS", "Peer", "Row", "measure", "peak"]
 
-@dataclass(frozen=True)
-class Case:
-    """One product: element type (``f4 f8 c8 c16``), shape, and whether B may be prepacked."""
-
-    dtype: str
-    shape: Shape
-    prepacked: bool = False
-    relu: bool = False
-
-    @property
-    def complex(self) -> bool:
-        return self.dtype.startswith("c")
-
-    @property
-    def operations(self) -> int:
-        """Arithmetic operations; a complex product is four real ones."""
-        m, k, n = self.shape
-        return 2 * m * k * n * (4 if self.complex else 1)
-
-    def __str__(self) -> str:
-        return "x".join(map(str, self.shape))
+# Seconds of one call beyond which a variant is hopeless and left out.
+_SLOWEST = 1.0
+# Needs the user's permission, so it is compared apart from the other variants.
+DOT = "jitgemm prepacked, dot allowed"
 
 
 @dataclass
@@ -53,28 +37,20 @@ class Row:
     case: Case
     gflops: dict[str, float] = field(default_factory=dict)
     peak: float = 0.0
+    mine: str = ""
     ratio: float = 0.0
+    """Of the best variant of jitgemm that needs no permission."""
+    dot_ratio: float = 0.0
+    """Of the one that does, if there is one."""
     best_other: str = ""
-
-
-def _operands(case: Case) -> tuple[Any, Any, Any, Any]:
-    import numpy as np
-
-    m, k, n = case.shape
-    rng = np.random.default_rng(1)
-
-    def fill(*shape: int) -> Any:
-        x = rng.random(shape) - 0.5
-        return (x + 1j * (rng.random(shape) - 0.5) if case.complex else x).astype(case.dtype)
-
-    a, b = fill(m, k), fill(k, n)
-    return a, b, np.empty((m, n), case.dtype), np.linspace(-1, 1, n).astype(case.dtype)
 
 
 def numpy_calls(case: Case, threads: int) -> dict[str, Call]:
     import numpy as np
 
-    a, b, c, bias = _operands(case)
+    if case.narrow:
+        return narrow_peers.numpy_calls(case, threads)
+    a, b, c, bias = operands(case)
 
     def fused() -> None:
         np.matmul(a, b, out=c)
@@ -88,9 +64,11 @@ def mkl_calls(case: Case, threads: int) -> dict[str, Call]:
     library = min(Path(sysconfig.get_paths()["data"], "lib").glob("libmkl_rt.so*"))
     mkl = ctypes.CDLL(str(library))
     mkl.MKL_Set_Num_Threads(threads)
+    if case.narrow:
+        return narrow_peers.mkl_calls(mkl, case)
     if case.relu:
         return {}
-    a, b, c, _ = _operands(case)
+    a, b, c, _ = operands(case)
     m, k, n = case.shape
     letter = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}[case.dtype]
     pa, pb, pc = (ctypes.c_void_p(x.ctypes.data) for x in (a, b, c))
@@ -122,9 +100,11 @@ def mkl_calls(case: Case, threads: int) -> dict[str, Call]:
 def torch_calls(case: Case, threads: int) -> dict[str, Call]:
     import torch
 
+    if case.narrow:
+        return narrow_peers.torch_calls(case, threads)
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    a, b, c, bias = (torch.from_numpy(x) for x in _operands(case))
+    a, b, c, bias = (torch.from_numpy(x) for x in operands(case))
     calls: dict[str, Call] = {}
     if not case.relu:
         calls["torch.mm"] = lambda: torch.mm(a, b, out=c)
@@ -140,7 +120,7 @@ def jitgemm_calls(case: Case, threads: int) -> dict[str, Call]:
     import jitgemm
 
     jitgemm.set_num_threads(threads)
-    a, b, c, bias = _operands(case)
+    a, b, c, bias = operands(case)
     options: dict[str, Any] = {"bias": bias, "activation": "relu"} if case.relu else {}
     calls: dict[str, Call] = {"jitgemm gemm": lambda: jitgemm.gemm(a, b, out=c, **options)}
     plan = jitgemm.plan(a, b, out=c, **options)
@@ -152,10 +132,40 @@ def jitgemm_calls(case: Case, threads: int) -> dict[str, Call]:
         if case.relu:
             bare = jitgemm.plan(a, w, out=c)
             calls["jitgemm prepacked, no epilogue"] = lambda: bare(a, w, c)
+    if case.prepacked and case.dtype == "bf16":
+        fast = jitgemm.prepack_rhs(b, allow_bf16_dot=True)
+        dot = jitgemm.plan(a, fast, out=c, allow_bf16_dot=True)
+        calls[DOT] = lambda: dot(a, fast, c)
     return calls
 
 
-PEERS = {"numpy": numpy_calls, "mkl": mkl_calls, "torch": torch_calls, "jitgemm": jitgemm_calls}
+PEERS: dict[str, Callable[[Case, int], dict[str, Call]]] = {
+    "numpy": numpy_calls,
+    "mkl": mkl_calls,
+    "torch": torch_calls,
+    "ort": narrow_peers.ort_calls,
+    "jitgemm": jitgemm_calls,
+}
+
+
+def peak(dtype: str) -> float:
+    """Speed of one thread's register-only loop, in thousand millions of operations per second.
+
+    16-bit floats compare with the loop of float32, the type of their sums; 8-bit integers with
+    that of ``dot4``.  ``bf16_dot`` is the loop of that operation.  0 where there is none.
+    """
+    from jitgemm.errors import IsaError
+    from jitgemm.isa.types import F32, F64, I32
+    from jitgemm.runtime.peak import measure_peak
+
+    loops = {
+        "s8": (I32, "dot4"), "u8": (I32, "dot4"), "bf16_dot": (F32, "bf16_dot"),
+        "f8": (F64, "madd"), "c16": (F64, "madd"),
+    }  # fmt: skip
+    try:
+        return measure_peak(*loops.get(dtype, (F32, "madd"))) * 1e-9
+    except IsaError:
+        return 0.0
 
 
 def _turn(call: Call, seconds: float) -> float:
@@ -171,6 +181,20 @@ def _turn(call: Call, seconds: float) -> float:
     return statistics.median(times)
 
 
+def _usable(calls: dict[str, Call]) -> dict[str, Call]:
+    """Those whose turns do not take most of a run; what cannot be computed raises here."""
+    usable = {}
+    for variant, call in calls.items():
+        start = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - start
+        if seconds < _SLOWEST or variant.startswith("jitgemm"):  # which may have compiled
+            usable[variant] = call
+        else:
+            print(f"{variant}: left out ({seconds:.1f} s)", flush=True)
+    return usable
+
+
 def _serve(name: str, threads: int, pipe: Any) -> None:
     calls: dict[str, Call] = {}
     try:
@@ -178,15 +202,12 @@ def _serve(name: str, threads: int, pipe: Any) -> None:
             order, argument = pipe.recv()
             if order == "build":
                 try:
-                    calls = PEERS[name](argument, threads)
+                    calls = _usable(PEERS[name](argument, threads))
                     pipe.send(list(calls))
                 except Exception as e:  # noqa: BLE001  # reported to the parent
                     pipe.send(f"{type(e).__name__}: {e}")
             elif order == "peak":
-                from jitgemm.isa.types import F32, F64
-                from jitgemm.runtime.peak import measure_peak
-
-                pipe.send(measure_peak(F32 if argument in ("f4", "c8") else F64) * 1e-9)
+                pipe.send(peak(argument))
             else:
                 variant, seconds = argument
                 pipe.send(_turn(calls[variant], seconds))
@@ -240,20 +261,26 @@ def measure(
         times: dict[str, list[float]] = {variant: [] for _, variant in variants}
         peaks = []
         for turn in range(rounds + 1):
-            peak = peers["jitgemm"].ask("peak", case.dtype) * threads
+            loop = peers["jitgemm"].ask("peak", case.dtype) * threads
             for name, variant in variants:
                 t = peers[name].ask("turn", (variant, seconds))
                 if turn:  # the first round warms up
                     times[variant].append(t)
-            peaks.append(peak)
+            peaks.append(loop)
         row.peak = statistics.median(peaks)
         row.gflops = {v: 1e-9 * case.operations / statistics.median(t) for v, t in times.items()}
-        mine = max((v for v in times if v.startswith("jitgemm")), key=lambda v: row.gflops[v])
+        free = [v for v in times if v.startswith("jitgemm") and v != DOT]
+        row.mine = max(free, key=lambda v: row.gflops[v])
         others = [v for v in times if not v.startswith("jitgemm")]
         if others:
             row.best_other = max(others, key=lambda v: row.gflops[v])
-            pairs = zip(times[row.best_other], times[mine], strict=True)
-            row.ratio = statistics.median(y / x for y, x in pairs)
+
+            def ratio(mine: str) -> float:
+                pairs = zip(times[row.best_other], times[mine], strict=True)
+                return statistics.median(y / x for y, x in pairs)
+
+            row.ratio = ratio(row.mine)
+            row.dot_ratio = ratio(DOT) if DOT in times else 0.0
         rows.append(row)
         progress(row)
     for peer in peers.values():

@@ -22,8 +22,8 @@ Call = Callable[[], object]
 ROUNDS = 15
 
 
-def turns(calls: dict[str, Call], rounds: int = ROUNDS) -> dict[str, float]:
-    """Median seconds of every call, in interleaved rounds."""
+def rounds(calls: dict[str, Call], count: int = ROUNDS) -> dict[str, list[float]]:
+    """Seconds of every call in each of several interleaved rounds."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     repeats = {}
     for name, call in calls.items():
@@ -31,7 +31,7 @@ def turns(calls: dict[str, Call], rounds: int = ROUNDS) -> dict[str, float]:
         start = time.perf_counter()
         call()
         repeats[name] = max(1, int(3e-4 / max(1e-9, time.perf_counter() - start)))
-    for _ in range(rounds):
+    for _ in range(count):
         for name, call in calls.items():
             # NumPy's threads spin for a while after a product.
             time.sleep(0.003)
@@ -40,7 +40,12 @@ def turns(calls: dict[str, Call], rounds: int = ROUNDS) -> dict[str, float]:
             for _ in range(repeats[name]):
                 call()
             times[name].append((time.perf_counter() - start) / repeats[name])
-    return {name: statistics.median(t) for name, t in times.items()}
+    return times
+
+
+def turns(calls: dict[str, Call], count: int = ROUNDS) -> dict[str, float]:
+    """Median seconds of every call, in interleaved rounds."""
+    return {name: statistics.median(t) for name, t in rounds(calls, count).items()}
 
 
 def numbers(*shape: int, dtype: Any = np.float32) -> Any:
@@ -120,7 +125,7 @@ def tall() -> None:
                         "jitgemm": lambda: plan(x.T, x, out),
                         "NumPy": lambda: np.matmul(x.T, x, out=out),
                     },
-                    rounds=7,
+                    count=7,
                 )
             cells += [f"{1e3 * s:.1f}" for s in t.values()]
         print(f"| {n} | " + " | ".join(cells) + " |")

@@ -20,10 +20,10 @@ from jitgemm.cli.bench import disagreement
 from jitgemm.cli.main import main
 from jitgemm.cli.tables import Table, byte_size
 from jitgemm.errors import IsaError
-from jitgemm.isa.types import F32, F64
+from jitgemm.isa.types import F32, F64, I32
 from jitgemm.jit import compiler
 from jitgemm.kernels import registry
-from jitgemm.kernels.peak import chains, operations_per_round
+from jitgemm.kernels.peak import FOLDS, chains, operations_per_round
 from jitgemm.runtime.engine import engine
 from jitgemm.runtime.memory import address, aligned_buffer
 from jitgemm.runtime.packed import element_dtype
@@ -239,35 +239,44 @@ def test_a_busy_machine_is_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- the register-only loop -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("element", [F32, F64], ids=str)
-def test_peak_function_computes_what_it_says(element: Any) -> None:
+LOOPS = [(F32, "madd"), (F64, "madd"), (F32, "bf16_dot"), (I32, "dot4")]
+
+
+@pytest.mark.parametrize("element, fold", LOOPS)
+def test_peak_function_computes_what_it_says(element: Any, fold: str) -> None:
     isa, dtype = engine().isa, element_dtype(element)
-    if isa.interpreted:
-        pytest.skip("machine code only")
+    if isa.interpreted or fold not in isa.table(element):
+        pytest.skip("machine code of this operation only")
     lanes, count, reps = isa.lanes(element), chains(isa), 5
     io = aligned_buffer((1 + count) * lanes * element.bytes).view(dtype).reshape(1 + count, lanes)
-    # Quarters: every step is exact, so the order of the total does not matter.
-    io[:] = np.arange(io.size, dtype=dtype).reshape(io.shape) % 16 / 4
-    io[0] = 0.5
+    if element.integral:
+        io.view(np.uint8)[:] = np.arange(io.nbytes).reshape(1 + count, -1) * 37
+    else:
+        # Quarters: every step is exact, so the order of the total does not matter.
+        io[:] = np.arange(io.size, dtype=dtype).reshape(io.shape) % 16 / 4
+        io[0] = 0.5
     x, sums = io[0].copy(), io[1:].copy()
+    meaning = isa.table(element)[fold].meaning
     for _ in range(reps):
-        sums = sums * x + x
-    unit = peak_unit(element)
+        sums = sums * x + x if fold == "madd" else np.array([meaning(x, x, s) for s in sums])
+    unit = peak_unit(element, fold)
     run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
     run(compiler.get(unit).addresses[unit.name])(reps, address(io))
-    np.testing.assert_array_equal(io[0], sums.sum(axis=0))
+    np.testing.assert_array_equal(io[0], sums.sum(axis=0, dtype=dtype))
 
 
-@pytest.mark.parametrize("element", [F32, F64], ids=str)
-def test_peak_loop_is_multiply_adds_and_a_counter(element: Any) -> None:
+@pytest.mark.parametrize("element, fold", LOOPS)
+def test_peak_loop_is_multiply_adds_and_a_counter(element: Any, fold: str) -> None:
     isa = engine().isa
-    if isa.arch != "x86_64" or not isa.fused:
+    if isa.arch != "x86_64" or not isa.fused or fold not in isa.table(element):
         pytest.skip("reads x86 assembly of a fused instruction set")
-    lines = [line.strip() for line in compiler.assembly(peak_unit(element)).splitlines()]
+    unit = peak_unit(element, fold)
+    lines = [line.strip() for line in compiler.assembly(unit).splitlines()]
     (last,) = (i for i, line in enumerate(lines) if line.startswith("jl\t"))
     first = lines.index(lines[last].split()[1] + ":")
     loop = lines[first + 1 : last + 1]
-    fused = [line for line in loop if line.startswith("vfmadd")]
+    names = {"madd": "vfmadd", "bf16_dot": "vdpbf16ps", "dot4": "vpdpbusd"}
+    fused = [line for line in loop if re.sub(r"\{\w+\}\s*", "", line).startswith(names[fold])]
     assert len(fused) == chains(isa)
     assert len({line.split()[-1] for line in fused}) == chains(isa)
     assert not any("(" in line for line in loop), "nothing is read from memory"
@@ -277,7 +286,9 @@ def test_peak_loop_is_multiply_adds_and_a_counter(element: Any) -> None:
 def test_chains_fit_the_registers() -> None:
     for element, isa, *_ in registry.rows():
         assert 8 <= chains(isa) <= isa.vector_registers - 4
-        assert operations_per_round(element, isa) == 2 * isa.lanes(element) * chains(isa)
+        for fold, each in FOLDS.items():
+            wanted = each * isa.lanes(element) * chains(isa)
+            assert operations_per_round(element, isa, fold) == wanted
 
 
 def test_peak_of_an_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,6 +297,13 @@ def test_peak_of_an_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(engine(), "isa", INTERPRETER)
     with pytest.raises(IsaError, match="machine code"):
         measure_peak(F32)
+
+
+def test_peak_of_an_operation_the_set_lacks_is_refused() -> None:
+    if engine().isa.interpreted:
+        pytest.skip("machine code only")
+    with pytest.raises(IsaError, match="dot4 on f64"):
+        measure_peak(F64, "dot4")
 
 
 # -- demo -----------------------------------------------------------------------------------------

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from jitgemm.isa.types import ElementType
+from jitgemm.isa.tables import BY_NAME
+from jitgemm.isa.types import F32, F64, I32, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available, host
 from jitgemm.kernels import registry
 from jitgemm.kernels.expression import ACTIVATIONS
-from jitgemm.kernels.peak import peak_function
+from jitgemm.kernels.peak import chains, peak_function
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
 from oracle import run_python
 
@@ -152,7 +153,8 @@ class Loop:
 
     @property
     def multiplications(self) -> int:
-        return self.count(r"\tv?f(?:n?m(?:add|sub)\w*|mul)p[sd]\b|\tvfn?m\w+p[sd]\b|\tv?mulp[sd]\b")
+        floats = r"\tv?f(?:n?m(?:add|sub)\w*|mul)p[sd]\b|\tvfn?m\w+p[sd]\b|\tv?mulp[sd]\b"
+        return self.count(rf"{floats}|\t(?:\{{vex\}}\s+)?(?:vpdpbusd|vdpbf16ps)\b")
 
     @property
     def stack(self) -> list[str]:
@@ -283,15 +285,18 @@ def test_fused_sets_use_fused_instructions_of_their_width() -> None:
 
 @x86
 @pytest.mark.parametrize(
-    "element, isa",
-    [pytest.param(e, i, id=f"{e}-{i.name}") for e, i, parts, _ in registry.rows()
-     if parts == 1 and available(i) and not i.interpreted and i.fused],
+    "element, fold, isa",
+    [pytest.param(e, f, i, id=f"{e}-{f}-{i.name}") for i in BY_NAME.values()
+     for e, f in ((F32, "madd"), (F64, "madd"), (F32, "bf16_dot"), (I32, "dot4"))
+     if available(i) and not i.interpreted and i.fused and f in i.table(e)],
 )  # fmt: skip
-def test_the_loop_that_measures_the_peak_is_arithmetic_only(element: ElementType, isa: Any) -> None:
-    function = peak_function(element, isa)
+def test_the_loop_that_measures_the_peak_is_arithmetic_only(
+    element: ElementType, fold: str, isa: Any
+) -> None:
+    function = peak_function(element, isa, fold)
     unit = compiler.Unit(function.name, isa, lambda: [function])
     (loop,) = _loops(_functions(compiler.assembly(unit))[function.name])
-    assert loop.multiplications > 7
+    assert loop.multiplications == chains(isa)
     assert not loop.count(r"\(%r")
 
 

@@ -23,34 +23,46 @@ _TRIES = 5
 _FIRST_REPS = 10_000
 
 
-def peak_unit(element: ElementType) -> compiler.Unit:
+def peak_unit(element: ElementType, fold: str = "madd") -> compiler.Unit:
     """The loop of this process's instruction set, as a unit to compile."""
     isa = engine().isa
-    function = peak_function(element, isa)
+    function = peak_function(element, isa, fold)
     return compiler.Unit(function.name, isa, lambda: [function])
 
 
-def measure_peak(element: ElementType) -> float:
+def measure_peak(element: ElementType, fold: str = "madd") -> float:
     """Operations per second of one thread that only multiplies and adds: the best of a few tries.
 
     Takes about 60 ms, and the time to compile at the first use.
 
+    Args:
+        element: the type of the sums.
+        fold: what multiplies and adds: ``"madd"``; for sums of ``i32`` ``"dot4"``, four products of
+            8-bit integers; for sums of ``f32`` ``"bf16_dot"``, two of bfloat16.
+
     Raises:
-        IsaError: the instruction set in use is interpreted and has no speed.
+        IsaError: the instruction set in use is interpreted and has no speed, or has no such
+            operation.
     """
     isa = engine().isa
     if isa.interpreted:
         raise IsaError(message("isa", "one that runs as machine code", repr(isa.name)))
-    unit = peak_unit(element)
+    if fold not in isa.table(element):
+        raise IsaError(message("isa", f"one with {fold} on {element}", repr(isa.name)))
+    unit = peak_unit(element, fold)
     where = compiler.get(unit).addresses[unit.name]
     run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(where)
     io = aligned_buffer((1 + chains(isa)) * isa.vector_bits // 8)
     values = io.view(element_dtype(element))
 
     def seconds(reps: int) -> float:
-        # Sums settle at x / (1 - x) = 1: no overflow, and no subnormal number, slows the loop down.
-        values[:] = np.linspace(0.5, 1.5, values.size)
-        values[: isa.lanes(element)] = 0.5
+        if element.integral:
+            io[:] = np.arange(1, io.size + 1)
+        else:
+            # Sums settle at x / (1 - x) = 1, or where x * x = 0.25 is less than their last bit: no
+            # overflow, and no subnormal number, slows the loop down.
+            values[:] = np.linspace(0.5, 1.5, values.size)
+            values[: isa.lanes(element)] = 0.5
         start = perf_counter()
         run(reps, address(io))
         return perf_counter() - start
@@ -58,4 +70,4 @@ def measure_peak(element: ElementType) -> float:
     seconds(_FIRST_REPS)
     reps = max(_FIRST_REPS, int(_FIRST_REPS * _SECONDS / seconds(_FIRST_REPS)))
     best = min(seconds(reps) for _ in range(_TRIES))
-    return operations_per_round(element, isa) * reps / best
+    return operations_per_round(element, isa, fold) * reps / best
