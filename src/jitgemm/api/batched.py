@@ -23,7 +23,7 @@ from jitgemm.api.operands import (
     operand,
 )
 from jitgemm.api.product import Options, Product
-from jitgemm.api.quantise import Requantize, with_bias
+from jitgemm.api.quantise import Requantize, bias_moved, with_bias
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
 from jitgemm.planner.batching import make_batch_plan
@@ -232,16 +232,21 @@ class StackedProduct:
                 shape, steps = (k, n), (x.strides[-2], across)
             items[name] = as_strided(x, shape, steps)
         self.first = as_strided(self.target, (m, n), (stack.rows.d, stack.cols.d))
-        given = replace(options, c=items["c"], bias=items["bias"])
+        # The bias has been broadcast and folded, and so is another than the user's.
+        requantize = bias_moved(options.requantize)
+        given = replace(options, c=items["c"], bias=items["bias"], requantize=requantize)
         self.item = Product(items["a"], items["b"], None, given)
 
     def _by_blas(self) -> None:
         """Each product by itself, as it was before folding."""
+        requantize = bias_moved(self.options.requantize)
         for index in np.ndindex(*self.full[:-2]):
             parts = {
                 name: x[index] if isinstance(x, np.ndarray) else x for name, x in self.wide.items()
             }
-            given = replace(self.options, c=parts["c"], bias=parts["bias"])
+            given = replace(
+                self.options, c=parts["c"], bias=parts["bias"], requantize=requantize
+            )
             blas.run(Product(parts["a"], parts["b"], None, given), parts["d"])
 
     @property
