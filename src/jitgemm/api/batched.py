@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from jitgemm.api import blas
-from jitgemm.api.dispatch import Table, entries, keep_entry, not_implemented
+from jitgemm.api.dispatch import Table, entries, keep_entry, kinds_of, not_implemented
 from jitgemm.api.kinds import number_of, result_type
 from jitgemm.api.operands import (
     Array,
@@ -293,7 +293,7 @@ def _key(a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, 
         None if out is None else (out.shape, out.strides, out.dtype),
         None if c is None else (c.shape, c.strides, c.dtype, c is out),
         None if bias is None else (bias.shape, bias.strides, bias.dtype),
-        type(options[1]), type(options[2]), options, "stack",
+        kinds_of(options), options, "stack",
     )  # fmt: skip
 
 

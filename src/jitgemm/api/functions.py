@@ -88,7 +88,8 @@ def gemm(
             ``(m, 1)`` of them, one per row.
         b_zero_point: likewise for ``b``: an integer or ``(n,)``, one per column.
         requantize: for 8-bit integers: make the result 8-bit again.
-        out_dtype: a type that holds the result's own, such as float32 for 16-bit floats.
+        out_dtype: a type that holds the result's own, such as float32 for 16-bit floats; complex
+            results keep theirs.
 
     Returns:
         ``out``, or a new C-contiguous array: of type int32 for 8-bit integers, else of the type
