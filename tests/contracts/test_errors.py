@@ -57,7 +57,7 @@ GEMM: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = 
     "b is packed from the left": (TypeError, "b", ("object",), {"b": jitgemm.prepack_lhs(B)}),
     "packed a of a narrower float": (
         TypeError, "a", ("packed for sums with float64", "prepacked float32"),
-        {"a": jitgemm.prepack_lhs(A), "b": B.astype("f8")}),
+        {"a": jitgemm.prepack_lhs(A), "b": B.astype("f8"), "out": np.full((3, 5), 7.0)}),
     "packed a too long": (
         ValueError, "b", ("5 rows", "(3, 5)", "(4, 5)"), {"a": jitgemm.prepack_lhs(C)}),
     "b with one axis": (ValueError, "b", ("a matrix (2",), {"b": B[:, 0]}),
