@@ -66,7 +66,7 @@ def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, limit
 def anything(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
     """Integers over the whole range of an integer type; small ones of any other."""
     dtype = np.dtype(dtype)
-    if dtype == bool:
+    if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.kind not in "iu":
         return integers(rng, shape, dtype)

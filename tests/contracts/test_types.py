@@ -79,7 +79,7 @@ def _operands(
 
 
 def _small(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    x = rng.integers(0 if dtype.kind in "ub" else -3, 2 if dtype == bool else 4, shape)
+    x = rng.integers(0 if dtype.kind in "ub" else -3, 2 if dtype.kind == "b" else 4, shape)
     return x.astype(dtype)
 
 
@@ -307,7 +307,8 @@ EXTREMES = [
     ("i1", -128, "i1", -128), ("u1", 255, "i1", 127), ("u1", 255, "i1", -128),
     ("i1", -128, "u1", 255), ("u1", 255, "u1", 255), ("i1", 100, "i1", 100), ("u1", 200, "i1", 90),
     ("i2", -(2**15), "i2", -(2**15)), ("u2", 2**16 - 1, "u2", 2**16 - 1),
-    ("i4", -(2**31), "i4", -(2**31)), ("u4", 2**32 - 1, "u4", 2**32 - 1), ("i4", 46341, "i4", 46341),
+    ("i4", -(2**31), "i4", -(2**31)), ("u4", 2**32 - 1, "u4", 2**32 - 1),
+    ("i4", 46341, "i4", 46341),
     ("i8", 2**53 + 1, "i8", 3), ("i8", -(2**63), "i8", -1), ("u8", 2**64 - 1, "u8", 2**64 - 1),
     ("i8", 2**31 + 1, "i4", 2**31 - 1), ("?", 1, "?", 1), ("i2", -(2**15), "u1", 255),
 ]  # fmt: skip
@@ -751,9 +752,11 @@ TYPED: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] =
         ValueError, "bias", ("(5,)", "(6,)"), {"requantize": Requantize(1, bias=np.arange(6))}),
     "bias of floats": (TypeError, "bias", ("int32", "float32"), {"bias": F4[1][0]}),
     "c of floats": (TypeError, "c", ("int32", "float32"), {"beta": 1, "c": np.ones((3, 5), "f4")}),
-    "out_dtype no type": (TypeError, "out_dtype", ("a NumPy type", "'wide'"), {"out_dtype": "wide"}),
+    "out_dtype no type": (
+        TypeError, "out_dtype", ("a NumPy type", "'wide'"), {"out_dtype": "wide"}),
     "out_dtype no name": (TypeError, "out_dtype", ("a NumPy type", "list"), {"out_dtype": [1]}),
-    "out_dtype numpy": (TypeError, "out_dtype", ("a NumPy type", "'numpy'"), {"out_dtype": "numpy"}),
+    "out_dtype numpy": (
+        TypeError, "out_dtype", ("a NumPy type", "'numpy'"), {"out_dtype": "numpy"}),
     "out_dtype narrower": (TypeError, "out_dtype", ("int32", "int16"), {"out_dtype": np.int16}),
     "out_dtype of floats": (TypeError, "out_dtype", ("int32", "float64"), {"out_dtype": float}),
     "out_dtype unsigned": (TypeError, "out_dtype", ("int32", "uint64"), {"out_dtype": np.uint64}),
@@ -773,8 +776,10 @@ TYPED: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] =
         TypeError, "activation", ("integers",), {"activation": "relu", "requantize": RULE}),
     "epilogue of integers": (
         TypeError, "epilogue", ("integers",), {"epilogue": lambda v, row, col: v}),
-    "b complex": (TypeError, "b", ("int8 elements like a", "complex64"), {"alpha": 2, "b": B8.astype("c8")}),
-    "a complex": (TypeError, "b", ("complex64 elements like a", "uint8"), {"alpha": 2, "a": A8.astype("c8")}),
+    "b complex": (
+        TypeError, "b", ("int8 elements like a", "complex64"), {"alpha": 2, "b": B8.astype("c8")}),
+    "a complex": (
+        TypeError, "b", ("complex64 elements like a", "uint8"), {"alpha": 2, "a": A8.astype("c8")}),
     "a packed for other sums": (
         TypeError, "a", ("packed for sums with int16", "prepacked int8"),
         {"a": jitgemm.prepack_lhs(A8), "b": B8.astype(np.int16)}),
