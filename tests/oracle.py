@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +38,12 @@ NESTED = "JITGEMM_TEST_NESTED"
 """Set in sessions that test one of this machine's other instruction sets."""
 
 KINDS = (np.float32, np.float64, np.complex64, np.complex128)
+BF16 = np.dtype(ml_dtypes.bfloat16)
+HALVES = (np.dtype(np.float16), BF16)
+INTEGERS = tuple(np.dtype(x) for x in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"))
+REALS = (*INTEGERS, *HALVES, np.dtype(np.float32), np.dtype(np.float64))
+"""Every type of a real number; any two of them may be multiplied."""
+NARROW = (np.dtype(np.int8), np.dtype(np.uint8))
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -54,6 +61,17 @@ def _both_parts(part: Callable[[], Array], dtype: Any) -> Array:
 def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, limit: int = 4) -> Array:
     """Integers of magnitude up to ``limit``, about as many zeros as anything else."""
     return _both_parts(lambda: rng.integers(-limit, limit + 1, shape).astype(np.float64), dtype)
+
+
+def anything(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Integers over the whole range of an integer type; small ones of any other."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.kind not in "iu":
+        return integers(rng, shape, dtype)
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
 
 
 def reals(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -86,6 +104,66 @@ def mapped(v: Array, activation: object = None, epilogue: Any = None) -> Array:
     return v
 
 
+def product_type(a: np.dtype, b: np.dtype) -> np.dtype:
+    """The type of ``gemm``'s result: 32 bits for numbers of 8, else what NumPy says of the two.
+
+    NumPy says nothing of bfloat16, which is like float16 but for longer integers and floats.
+    """
+    if a.kind in "iub" and b.kind in "iub" and a.itemsize == b.itemsize == 1:
+        return np.dtype(np.int32)
+    if BF16 not in (a, b):
+        return np.result_type(a, b)
+    other = b if a == BF16 else a
+    short = other.kind in "iub" and other.itemsize == 1
+    return BF16 if short or other == BF16 else np.result_type(other, np.float32)
+
+
+def sum_type(result: np.dtype) -> np.dtype:
+    """The type that sums are formed in: at least 32 bits."""
+    if result.kind in "iub":
+        return np.dtype(np.int64 if result.itemsize == 8 else np.int32)
+    return result if result.itemsize > 2 else np.dtype(np.float32)
+
+
+def _exact_integers(
+    a: Array,
+    b: Array,
+    dtype: np.dtype,
+    *,
+    alpha: int = 1,
+    beta: int = 0,
+    c: Array | None = None,
+    bias: Array | None = None,
+    a_zero_point: Any = None,
+    b_zero_point: Any = None,
+    requantize: Any = None,
+) -> Array:
+    """Modulo ``2**64``, and so modulo every shorter length; requantised from the last 32 bits."""
+
+    def wide(x: Any) -> Array:
+        return np.asarray(x).astype(np.uint64)
+
+    left, right = wide(a), wide(b)
+    if a_zero_point is not None:
+        points = wide(a_zero_point)
+        left = left - (points.reshape(-1, 1) if points.size > 1 else points)
+    if b_zero_point is not None:
+        right = right - wide(b_zero_point)
+    total = wide(alpha % 2**64) * np.matmul(left, right)
+    if beta:
+        assert c is not None
+        total = total + wide(beta % 2**64) * wide(c)
+    if requantize is not None and requantize.bias is not None:
+        bias = requantize.bias
+    if bias is not None:
+        total = total + wide(bias)
+    if requantize is None:
+        return total.astype(sum_type(dtype)).astype(dtype)
+    scaled = total.astype(np.int32).astype(np.float64) * np.asarray(requantize.scale)
+    info = np.iinfo(dtype)
+    return np.clip(np.rint(scaled) + requantize.zero_point, info.min, info.max).astype(dtype)
+
+
 def exact_gemm(
     a: Array,
     b: Array,
@@ -98,9 +176,23 @@ def exact_gemm(
     epilogue: Any = None,
     conj_a: bool = False,
     conj_b: bool = False,
+    out_dtype: Any = None,
+    **integral: Any,
 ) -> Array:
-    """The answer for integer-valued operands: every step is exact, in double and in the type."""
-    dtype = a.dtype.newbyteorder("=")
+    """The answer for integer-valued operands: every step is exact, in double and in the type.
+
+    Integers may have any size, and zero points and a requantisation (``integral``).
+    """
+    a, b = native(a), native(b)
+    dtype = np.dtype(out_dtype) if out_dtype is not None else product_type(a.dtype, b.dtype)
+    if dtype.kind in "iub":
+        assert activation is None
+        assert epilogue is None
+        if integral.get("requantize") is not None:
+            dtype = integral["requantize"].type
+        options = {"alpha": alpha, "beta": beta, "c": c, "bias": bias, **integral}
+        return _exact_integers(a, b, dtype, **options)
+    assert not integral
     wide = np.complex128 if is_complex(dtype) else np.float64
     left, right = (
         (x.conj() if conj else x)
@@ -112,9 +204,10 @@ def exact_gemm(
         result = result + beta * np.asarray(c, wide)
     if bias is not None:
         result = result + np.asarray(bias, wide)
-    narrow = result.astype(dtype)
+    narrow = result.astype(sum_type(dtype))
     assert np.array_equal(narrow, result), "the fill is too large for exact results"
-    return mapped(narrow, activation, epilogue)
+    # 16-bit results are rounded here, once.
+    return mapped(narrow, activation, epilogue).astype(dtype)
 
 
 def _madd(fused: bool) -> Callable[[Array, Array, Array], Array]:  # noqa: FBT001
@@ -326,9 +419,9 @@ LAYOUTS = {
     "all backwards": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
     "every second row": lambda x: np.repeat(x, 2, axis=0)[::2],
     "every third column": lambda x: np.repeat(x, 3, axis=1)[:, ::3],
-    "within a wider matrix": lambda x: np.pad(x, ((1, 2), (3, 5)), constant_values=np.nan)[
-        1:-2, 3:-5
-    ],
+    "within a wider matrix": lambda x: np.pad(
+        x, ((1, 2), (3, 5)), constant_values=1 if x.dtype.kind in "iub" else np.nan
+    )[1:-2, 3:-5],
     "within a taller f matrix": lambda x: np.asfortranarray(np.pad(x, 1))[1:-1, 1:-1],
     "transposed step": lambda x: np.repeat(x.T.copy(), 2, axis=1)[:, ::2].T,
     "gap of 3 bytes": lambda x: strided(x, 3),

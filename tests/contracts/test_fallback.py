@@ -149,8 +149,23 @@ with warnings.catch_warnings(record=True) as caught:
         assert jitgemm.get_num_threads() == 1
     config = jitgemm.show_config()
     assert config["isa"] == "none" and not config["native_entry"] and config["jit_unavailable"]
-    ints = np.ones((3, 3), np.int32)
-    assert (jitgemm.matmul(ints, ints) == 3).all()
+    for kind in "?bBhHiIlLe":
+        a, b = rng.integers(0, 4, (6, 5)).astype(kind), rng.integers(0, 4, (5, 7)).astype(kind)
+        got, want = jitgemm.matmul(a, b), np.matmul(a, b)
+        assert got.dtype == want.dtype and (got == want).all()
+        assert (jitgemm.matmul(a, jitgemm.prepack_rhs(b)) == a.astype("f8") @ b).all()
+    narrow, wide = rng.integers(-128, 128, (6, 40)).astype("i1"), rng.integers(0, 256, (40, 7))
+    zero, scale = np.arange(6) - 3, np.arange(1, 8) / 512
+    rule = jitgemm.Requantize(scale, 5, np.uint8, bias=np.arange(7))
+    sums = (narrow - zero[:, np.newaxis]) @ (wide - 9)
+    full = np.clip(np.rint((sums + np.arange(7)) * scale) + 5, 0, 255)
+    points = {"a_zero_point": zero, "b_zero_point": 9}
+    wide = wide.astype("u1")
+    assert (jitgemm.gemm(narrow, wide, **points) == sums).all()
+    assert (jitgemm.gemm(narrow, wide, **points, requantize=rule) == full).all()
+    assert (jitgemm.gemm(np.stack([narrow] * 2), wide, **points, requantize=rule) == full).all()
+    p = jitgemm.plan(np.stack([narrow] * 2), wide, **points, requantize=rule)
+    assert (p(np.stack([narrow] * 2), wide) == full).all() and "backend blas" in p.explain()
 assert [w.category for w in caught] == [jitgemm.JitGemmWarning], caught
 print(caught[0].filename)
 print(caught[0].message)
@@ -214,7 +229,7 @@ frozen.flags.writeable = False
 for call in (
     lambda: jitgemm.gemm(a, a), lambda: jitgemm.matmul(a, a), lambda: jitgemm.gemm(a, a.T, beta=1),
     lambda: jitgemm.gemm(a, a.T, out=frozen), lambda: jitgemm.matmul(a, a.T, out=frozen),
-    lambda: jitgemm.gemm(a, a.T.astype("f8")), lambda: jitgemm.gemm(a, a.T, bias=a),
+    lambda: jitgemm.gemm(a, a.T.astype("c8")), lambda: jitgemm.gemm(a, a.T, bias=a),
     lambda: jitgemm.gemm(a, a.T, activation="no"), lambda: jitgemm.gemm(a, a.T, threads=0),
     lambda: jitgemm.gemm(a, jitgemm.prepack_rhs(a)), lambda: jitgemm.prepack_rhs(a[0]),
     lambda: jitgemm.plan(a, a), lambda: jitgemm.gemm(a, a.T, backend="no"),

@@ -119,7 +119,7 @@ OTHERS = ("i1", "u1", "i2", "i4", "u4", "i8", "u8", "?", "f2", "c8", "c16", "g",
 @pytest.mark.parametrize("left, right", [*((t, t) for t in OTHERS), ("f4", "f8"), ("f8", "f4"),
                                          ("f4", "c8"), ("i4", "f4"), ("f4", "f2"), ("u1", "i1"),
                                          ("f8", "O"), ("?", "f8")])  # fmt: skip
-def test_other_types_are_numpys(left: str, right: str, rng: np.random.Generator) -> None:
+def test_other_types_are_as_numpys(left: str, right: str, rng: np.random.Generator) -> None:
     for shapes in (((3, 4), (4, 5)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((70, 70), (70, 70))):
         a, b = (rng.integers(0, 3, s).astype(t) for s, t in zip(shapes, (left, right), strict=True))
         want, got = np.matmul(a, b), jitgemm.matmul(a, b)
@@ -137,7 +137,7 @@ def test_other_types_wrap_and_raise_as_numpys() -> None:
     assert np.array_equal(jitgemm.matmul(a, a.T), np.matmul(a, a.T))
     fractions = np.array([[Fraction(1, 3), Fraction(1, 7)]])
     assert jitgemm.matmul(fractions, fractions.T)[0, 0] == Fraction(1, 9) + Fraction(1, 49)
-    with pytest.raises(ValueError, match="matmul"):
+    with pytest.raises(ValueError, match=r"^jitgemm: x2: expected 3 rows"):
         jitgemm.matmul(np.ones((2, 3), int), np.ones((2, 3), int))
     with pytest.raises(TypeError):
         jitgemm.matmul(np.array([["a"]]), np.array([["b"]]))

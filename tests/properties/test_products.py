@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from oracle import (
     KINDS,
     LAYOUTS,
     MANY_PIECES,
+    NARROW,
     NESTED,
     TINY,
     another_machine,
+    anything,
     documented,
     equal,
     exact_gemm,
@@ -260,3 +263,48 @@ def test_larger_products_in_many_pieces(
     with another_machine(TINY, **MANY_PIECES):
         got = jitgemm.gemm(left, right, beta=-1, c=c, out=c if in_place else None, threads=threads)
         equal(got, want)
+
+
+@st.composite
+def quantised(draw: st.DrawFn) -> tuple[Array, Array, dict[str, Any]]:
+    """A product of 8-bit integers with zero points, and perhaps a requantisation."""
+    m, n, k = draw(dims), draw(dims), draw(depths)
+    pair = draw(st.sampled_from(NARROW)), draw(st.sampled_from(NARROW))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    a, b = anything(rng, (m, k), pair[0]), anything(rng, (k, n), pair[1])
+    how = [draw(broadcasts), draw(broadcasts)]
+    a, b = (
+        LAYOUTS[draw(layouts)](x) if h == "no" else _with_zero_strides(x, h)
+        for x, h in zip((a, b), how, strict=True)
+    )
+    options: dict[str, Any] = {}
+    for name, count, kind in (("a_zero_point", m, pair[0]), ("b_zero_point", n, pair[1])):
+        points = anything(rng, (count,), kind)
+        some = draw(st.sampled_from([None, "one", "each"]))
+        options[name] = None if some is None or not count else points
+        if some == "one" and count:
+            options[name] = int(points[0])
+    if draw(st.booleans()):
+        shape = draw(st.sampled_from([(), (n,), (1, n), (m, 1)]))
+        options["requantize"] = jitgemm.Requantize(
+            rng.random(shape) / 512 + 1e-5, draw(st.integers(0, 127)),
+            draw(st.sampled_from(NARROW)),
+            draw(st.sampled_from([None, rng.integers(-999, 999, n)])),
+        )  # fmt: skip
+    return a, b, options
+
+
+@relaxed
+@given(quantised(), counts, packings, st.booleans())
+def test_quantised_products_are_exact(
+    call: tuple[Array, Array, dict[str, Any]], threads: int, packed: str, small: bool
+) -> None:
+    a, b, options = call
+    want = exact_gemm(a, b, **options)
+    with another_machine(TINY, **MANY_PIECES) if small else nullcontext():
+        left, right = _stored(a, b, packed)
+        for order in ("C", "F"):
+            out = np.full(want.shape, 77, want.dtype, order=order)
+            assert jitgemm.gemm(left, right, threads=threads, out=out, **options) is out
+            same_bits(out, want)
+        same_bits(jitgemm.gemm(left, right, threads=threads, **options), want)

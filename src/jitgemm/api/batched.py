@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from jitgemm.api import blas
-from jitgemm.api.dispatch import Table, entries, keep_entry, not_implemented
+from jitgemm.api.dispatch import Table, entries, keep_entry, kinds_of, not_implemented
 from jitgemm.api.kinds import number_of, result_type
 from jitgemm.api.operands import (
     Array,
@@ -23,7 +23,7 @@ from jitgemm.api.operands import (
     operand,
 )
 from jitgemm.api.product import Options, Product
-from jitgemm.api.quantise import Requantize, with_bias
+from jitgemm.api.quantise import Requantize, bias_moved, with_bias
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
 from jitgemm.planner.batching import make_batch_plan
@@ -232,16 +232,21 @@ class StackedProduct:
                 shape, steps = (k, n), (x.strides[-2], across)
             items[name] = as_strided(x, shape, steps)
         self.first = as_strided(self.target, (m, n), (stack.rows.d, stack.cols.d))
-        given = replace(options, c=items["c"], bias=items["bias"])
+        # The bias has been broadcast and folded, and so is another than the user's.
+        requantize = bias_moved(options.requantize)
+        given = replace(options, c=items["c"], bias=items["bias"], requantize=requantize)
         self.item = Product(items["a"], items["b"], None, given)
 
     def _by_blas(self) -> None:
         """Each product by itself, as it was before folding."""
+        requantize = bias_moved(self.options.requantize)
         for index in np.ndindex(*self.full[:-2]):
             parts = {
                 name: x[index] if isinstance(x, np.ndarray) else x for name, x in self.wide.items()
             }
-            given = replace(self.options, c=parts["c"], bias=parts["bias"])
+            given = replace(
+                self.options, c=parts["c"], bias=parts["bias"], requantize=requantize
+            )
             blas.run(Product(parts["a"], parts["b"], None, given), parts["d"])
 
     @property
@@ -288,7 +293,7 @@ def _key(a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, 
         None if out is None else (out.shape, out.strides, out.dtype),
         None if c is None else (c.shape, c.strides, c.dtype, c is out),
         None if bias is None else (bias.shape, bias.strides, bias.dtype),
-        type(options[1]), type(options[2]), options, "stack",
+        kinds_of(options), options, "stack",
     )  # fmt: skip
 
 

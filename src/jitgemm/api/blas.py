@@ -7,21 +7,25 @@ the order of a sum, and the number of threads, are the library's own.
 SciPy's routines take row-major matrices as transposed ones, so ``D^T = B^T A^T`` is computed in
 place in a row-major ``D``; transposition and conjugation are flags, and only operands without a
 contiguous axis order are copied.
+
+Operands of other types than the sums are converted first; sums of integers are NumPy's, modulo
+``2**bits``.
 """
 
 from __future__ import annotations
 
 import importlib
+from copy import copy
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgemm.api import converted
 from jitgemm.api.reference import reference
 from jitgemm.errors import message
 from jitgemm.jit.target import NO_ISA
+from jitgemm.kernels.spec import Scale
 from jitgemm.runtime.packed import Packed
 
 if TYPE_CHECKING:  # product.py imports this module
@@ -62,18 +66,18 @@ def explain(product: Product) -> str:
     m, n, k, dtype = product.m, product.n, product.k, product.dtype
     kind = "gemv" if _is_vector(product) else "gemm"
     routine = "NumPy's matmul"
-    if converted.converts(product):
-        routine = converted.explain(product)
-    elif _scipy_takes(m, n, k):
-        routine = f"SciPy's {_LETTERS[dtype.char]}{kind}"
+    if not product.element.integral and _scipy_takes(m, n, k):
+        routine = f"SciPy's {_LETTERS[product.sum_dtype.char]}{kind}"
     # What is packed in a process without kernels is the matrix itself.
     packed = any(isinstance(x, Packed) and x.isa != NO_ISA for x in (product.a, product.b))
     program = product.epilogue.program
     steps = [
         "after unpacking" if packed else "",
-        "" if converted.converts(product) or _scales(product) else "alpha and C in NumPy",
+        f"in {product.sum_dtype}" if product.mixed is not None else "",
+        "" if _scales(product) else "alpha and C in NumPy",
         "then bias" if product.bias is not None else "",
         f"then {program.name}" if program is not None else "",
+        "then requantised" if product.scalars.scales is not None else "",
     ]
     what = ", ".join([routine, *filter(None, steps)])
     return f"backend blas ({product.blas}): {what}; {dtype} {m} x {k} @ {k} x {n}, its own threads"
@@ -83,16 +87,66 @@ def run(product: Product, target: Array) -> None:
     """Compute a product of two matrices into ``target``, as given by ``Product.target``."""
     if not (product.m and product.n):
         return
-    if converted.converts(product):
-        converted.run(product, target)
-        return
     with np.errstate(all="ignore"):
+        if product.element.integral:
+            target[...] = _integers(product)
+            return
+        if product.mixed is not None:
+            wide = np.empty(target.shape, product.sum_dtype)
+            run(_widened(product), wide)
+            target[...] = wide
+            return
         values = _sum(product, target)
         if product.bias is not None:
             values += product.bias
         _activate(values, product)
         if values is not target:
             target[...] = values
+
+
+def _widened(product: Product) -> Product:
+    """The product of its operands in the type of its sums; what is not read is not converted."""
+    result, kind = copy(product), product.sum_dtype
+    result.dtype, result.mixed = kind, None
+    if product.scalars.alpha != 0 and product.k:
+        result.a, result.b = (_plain(x).astype(kind) for x in (product.a, product.b))
+    for name in ("c", "bias"):
+        x = getattr(product, name)
+        if x is not None:
+            setattr(result, name, x.astype(kind))
+    return result
+
+
+def _integers(product: Product) -> Array:
+    """A product of integers, modulo ``2**bits`` of its sums' type."""
+    scalars, bits = product.scalars, product.element.bits
+    kind = np.dtype(f"u{bits // 8}").type
+
+    def plain(x: Any) -> Array:
+        return np.asarray(x).astype(kind)
+
+    def factor(x: complex) -> Any:
+        return kind(int(x.real) % (1 << bits))
+
+    values = np.zeros((product.m, product.n), kind)
+    if scalars.alpha != 0 and product.k:
+        left, right = plain(_plain(product.a)), plain(_plain(product.b))
+        if scalars.zero_a is not None:
+            left -= plain(scalars.zero_a.reshape(-1, 1))
+        if scalars.zero_b is not None:
+            right -= plain(scalars.zero_b)
+        values = np.matmul(left, right) * factor(scalars.alpha)
+    if product.c is not None:
+        values += plain(product.c) * factor(scalars.beta)
+    if product.bias is not None:
+        values += plain(product.bias)
+    sums = values.view(np.dtype(f"i{bits // 8}"))
+    if scalars.scales is None:
+        return np.asarray(sums, product.dtype)
+    zero, low, high = scalars.rounding
+    by_row = product.epilogue.scale is Scale.ROW
+    scaled = sums * (scalars.scales[:, np.newaxis] if by_row else scalars.scales)
+    return np.asarray(np.rint(np.clip(scaled, low, high)) + zero, product.dtype)
 
 
 def _activate(values: Array, product: Product) -> None:
@@ -142,8 +196,9 @@ def _scales(product: Product) -> bool:
     into NaN in the other; and a factor that is 0 only once it is rounded to the element type must
     multiply, where a BLAS would not read (contract 2).
     """
-    x, single = product.scalars, product.dtype.type
-    if product.dtype.kind == "c" or not _scipy_takes(product.m, product.n, product.k):
+    x, single = product.scalars, product.sum_dtype.type
+    reals = product.parts == 1 and not product.element.integral
+    if not (reals and _scipy_takes(product.m, product.n, product.k)):
         return False
     with np.errstate(all="ignore"):
         factors = [y.real for y in (x.alpha, x.beta) if y != 0]
@@ -152,8 +207,12 @@ def _scales(product: Product) -> bool:
 
 def _operands(product: Product) -> tuple[_Matrix, _Matrix]:
     # A handle's own conjugation is among the product's flags already.
-    a, b = (x.stored() if isinstance(x, Packed) else x for x in (product.a, product.b))
+    a, b = _plain(product.a), _plain(product.b)
     return (a, product.scalars.conj_a), (b, product.scalars.conj_b)
+
+
+def _plain(x: Array | Packed) -> Array:
+    return x.stored() if isinstance(x, Packed) else x
 
 
 def _multiply(a: _Matrix, b: _Matrix, into: Array) -> None:

@@ -25,8 +25,8 @@ from jitgemm.runtime.entry_code import B_BUFFER, B_HANDLE, B_MATRIX, PLAN
 from jitgemm.runtime.packed import PackedLhs, PackedRhs
 
 __all__ = [
-    "Entry", "Table", "bind", "enters", "entries", "keep_entry", "key_of", "not_implemented",
-    "planned", "remember",
+    "Entry", "Table", "bind", "enters", "entries", "keep_entry", "key_of", "kinds_of",
+    "not_implemented", "planned", "remember",
 ]  # fmt: skip
 
 Entry = Callable[..., Any]
@@ -48,6 +48,14 @@ def not_implemented(*_: object) -> Any:
     return NotImplemented
 
 
+def kinds_of(options: tuple[Any, ...]) -> tuple[type, ...]:
+    """Types of the numbers among the options of a call, threads first.
+
+    A Fraction equals a float but is no factor, as ``True`` and 1.0 are no zero points.
+    """
+    return type(options[1]), type(options[2]), type(options[10]), type(options[11])
+
+
 def key_of(
     a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, ...]
 ) -> tuple[Any, ...]:
@@ -55,12 +63,11 @@ def key_of(
     # A handle carries its own conjugation.
     second = (b.isa, b.conj) if type(b) is PackedRhs else b.strides
     c, bias = others
-    # Types of factors too: a Fraction equals a float but is not accepted.
     return (
         a.shape, a.strides, a.dtype, b.shape, second, b.dtype, out.shape, out.strides,
         None if c is None else (c.shape, c.strides, c.dtype, c is out),
         None if bias is None else (bias.shape, bias.dtype),
-        type(options[1]), type(options[2]), options,
+        kinds_of(options), options,
     )  # fmt: skip
 
 

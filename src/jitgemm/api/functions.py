@@ -92,7 +92,8 @@ def gemm(
             ``(m, 1)`` of them, one per row.
         b_zero_point: likewise for ``b``: an integer or ``(n,)``, one per column.
         requantize: for 8-bit integers: make the result 8-bit again.
-        out_dtype: a type that holds the result's own, such as float32 for 16-bit floats.
+        out_dtype: a type that holds the result's own, such as float32 for 16-bit floats; complex
+            results keep theirs.
         allow_bf16_dot: let bfloat16 be multiplied by the processor's instruction for it, where
             there is one: up to twice as fast, but it treats subnormal numbers as zeros.
 

@@ -29,7 +29,7 @@ __all__ = ["NUMPY", "TYPES", "Number", "number_of", "result_type"]
 Number = tuple[ElementType, int]
 """An element type as the planner knows it: the type of its reals, and how many there are."""
 
-NUMPY = "numpy"
+NUMPY = object()
 """Wanted result type of ``matmul``: what NumPy says, integers modulo ``2**bits``."""
 
 TYPES = "elements of a boolean, integer, float (16 bits too, bfloat16 as well) or complex type"
@@ -84,7 +84,9 @@ def _own_result(a: np.dtype, b: np.dtype) -> np.dtype:
 
 
 def _holds(wanted: np.dtype, own: np.dtype) -> bool:
-    """Whether a result of another type than its own loses nothing."""
+    """Whether a result of another type than its own loses nothing; complex ones keep theirs."""
+    if own.kind == "c":
+        return own == wanted
     if _BFLOAT16 in (own.name, wanted.name):
         return own == wanted or (
             own.name == _BFLOAT16 and wanted.kind == "f" and wanted.itemsize > 2
@@ -114,7 +116,7 @@ def result_type(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
 
 
 def _decide(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
-    if wanted == NUMPY and isinstance(wanted, str):
+    if wanted is NUMPY:
         return _numpy_result(a, b)
     own = _own_result(a, b)
     if wanted is None:
@@ -124,6 +126,7 @@ def _decide(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
     except TypeError:
         raise TypeError(message("out_dtype", "a NumPy type", repr(wanted))) from None
     if number_of(result) is None or not _holds(result, own):
-        raise TypeError(message("out_dtype", f"{own} or a wider type like it", result))
+        wider = "" if own.kind == "c" else " or a wider type like it"
+        raise TypeError(message("out_dtype", f"{own}{wider}", result))
     native: np.dtype = result.newbyteorder("=")
     return native

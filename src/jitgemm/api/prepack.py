@@ -93,6 +93,9 @@ def _packed(kind: type[T], name: str, x: object, conj: object, bf16_dot: object)
         span = Span.of(at, (k, n), strides, right.itemsize)
         target = Span(handle.address, 0, layout.nbytes)
         run_pack(spec, job, target, span, (layout.words, n * parts))
+    elif layout.sums:
+        # Columns without numbers add up to 0.
+        handle.fill(bytes(layout.nbytes))
     return handle
 
 

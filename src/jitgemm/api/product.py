@@ -127,7 +127,7 @@ class Product:
         program, constants = self._program(options)
         self.scalars = Scalars(alpha, beta, conj_a, conj_b, constants)
         self.c = self._c(options.c)
-        self.bias, kind = self._bias(options.bias, requantize)
+        self.bias, kind = self._bias(with_bias(options.bias, requantize))
         if options.workspace is not None and not isinstance(options.workspace, Workspace):
             raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))
         self.workspace = options.workspace
@@ -262,11 +262,8 @@ class Product:
         if dtype.newbyteorder("=") != self.sum_dtype:
             check_type(name, dtype, self.dtype)
 
-    def _bias(self, given: object, requantize: Requantize | None) -> tuple[Array | None, Bias]:
+    def _bias(self, bias: object) -> tuple[Array | None, Bias]:
         """The bias as a matrix that broadcasts, and along which axes it varies."""
-        bias = with_bias(given, requantize)
-        if requantize is not None and requantize.bias is not None and bias is not requantize.bias:
-            raise TypeError(message("bias", "None, because requantize has one", "another"))
         if bias is None:
             return None, Bias.NONE
         array = np.asarray(bias)

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 from jitgemm.api import blas
 from jitgemm.api.batched import shares
 from jitgemm.api.config import resolve_threads
+from jitgemm.api.dispatch import kinds_of
 from jitgemm.api.operands import Array, new_result
 from jitgemm.api.product import Options, Product, executable_for
 from jitgemm.api.quantise import Requantize, with_bias
@@ -353,7 +354,7 @@ def gemm_batched(
         alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
         a_zero_point, b_zero_point, requantize, out_dtype, allow_bf16_dot,
     )  # fmt: skip
-    options, common = Options(*values), (type(alpha), type(beta), *values)
+    options, common = Options(*values), (kinds_of((count, *values)), *values)
     problems: list[_Problem] = []
     for i in range(number):
         given = {name: entries[i] for name, entries in lists.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgemm.api import blas
 from jitgemm.api.batched import StackedProduct, stacked
 from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import Array
@@ -45,7 +46,9 @@ class BoundStack:
         self.options = tuple(getattr(options, x.name) for x in fields(options))[:-2]
         self.executable: Executable | None = None
         self.note = "an empty result: nothing is computed"
-        if not product.empty:
+        if product.item.blas and not product.empty:
+            self.note = blas.explain(product.item)
+        elif not product.empty:
             batch = product.executable(threads)
             self.executable = batch.item
             self.note = explain_batch(batch.plan, engine().machine)

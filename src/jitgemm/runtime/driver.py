@@ -117,7 +117,11 @@ class Scalars:
             tables["zero_b"] = np.ascontiguousarray(np.broadcast_to(self.zero_b, columns))
         if epilogue.scale is not Scale.NONE:
             assert self.scales is not None
-            tables["scales"], tables["rounding"] = self.scales, np.array(self.rounding)
+            scales, tables["rounding"] = self.scales, np.array(self.rounding)
+            if epilogue.scale is Scale.COLUMN:
+                # One for all is one per column where rows and columns have changed places.
+                scales = np.ascontiguousarray(np.broadcast_to(scales, columns))
+            tables["scales"] = scales
         return tables
 
     def _write_factors(self, job: np.ndarray, spec: GemmSpec) -> None:
