@@ -7,7 +7,6 @@ Sources are written once; what they leave in memory is compared byte for byte.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,18 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from language import Array, assert_same, execute, function, op_function
+
 from jitgemm.isa import types
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
-from jitgemm.jit import compiler
 from jitgemm.jit.target import available
-from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
-from jitgemm.lang.interp import Memory, dtype_of, run
+from jitgemm.lang.core import Int, Kernel, Ptr
+from jitgemm.lang.interp import dtype_of
 from rows import distinct_sets
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Body = Callable[..., None]
-
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_disk_cache() -> Iterator[None]:
@@ -55,57 +51,6 @@ every_element = pytest.mark.parametrize(
     "element", [types.F32, types.F64, types.U8, types.I16, types.I32, types.U64, types.BF16],
     ids=str,
 )  # fmt: skip
-
-
-def execute(
-    function: Function, isa: Isa, arrays: dict[str, Array], *numbers: int
-) -> dict[str, Array]:
-    """Run on both backends; arguments are the arrays' addresses, then numbers.
-
-    Arrays whose names start with ``out`` may be written; ``out`` itself may not be read before.
-    Their contents must agree, NaNs by being NaN; the machine's are returned.
-    """
-    results = []
-    for compiled in (False, True):  # the interpreter explains what machine code would crash on
-        memory, sides = Memory(), {name: _copy(x) for name, x in arrays.items()}
-        addresses = [
-            memory.add(name, x, writable=name.startswith("out"), initialised=name != "out")
-            for name, x in sides.items()
-        ]
-        if compiled:
-            kinds = [ctypes.c_void_p] * len(addresses) + [ctypes.c_int64] * len(numbers)
-            name = f"{function.name}__{isa.name}"
-            code = compiler.get(compiler.Unit(name, isa, lambda: [function]))
-            ctypes.CFUNCTYPE(None, *kinds)(code.addresses[function.name])(*addresses, *numbers)
-        else:
-            run(function, memory, isa, *addresses, *numbers)
-        results.append(sides)
-    checked, machine = results
-    for name, x in machine.items():
-        assert_same(x, checked[name], name)
-    return machine
-
-
-def _copy(x: Array) -> Array:
-    """A copy that keeps the alignment of its source: an odd address stays odd."""
-    owner = np.empty(x.nbytes + 128, np.uint8)
-    skip = -owner.__array_interface__["data"][0] % 64 + x.__array_interface__["data"][0] % 64
-    owner[skip : skip + x.nbytes] = np.frombuffer(x.tobytes(), np.uint8)
-    return owner[skip : skip + x.nbytes].view(x.dtype).reshape(x.shape)
-
-
-def assert_same(got: Array, want: Array, what: str) -> None:
-    """Bit for bit; any NaN equals any other."""
-    number = got == got  # noqa: PLR0124 - false for NaN
-    np.testing.assert_array_equal(number, want == want, err_msg=f"NaN: {what}")  # noqa: PLR0124
-    assert got.dtype == want.dtype
-    kind = np.dtype(f"u{got.itemsize}")
-    np.testing.assert_array_equal(got[number].view(kind), want[number].view(kind), err_msg=what)
-
-
-def function(name: str, declaration: str, body: Body) -> Function:
-    """A function; pointers are declared with a star."""
-    return Function(name, parameters(declaration), body)
 
 
 # -- operations ------------------------------------------------------------------------------------
@@ -146,20 +91,6 @@ def operands(element: ElementType, arity: int, lanes: int) -> list[Array]:
     table = np.concatenate([tuples, random.T, close.T])
     table = table[: len(table) // lanes * lanes] if lanes > 1 else table[:: len(table) // 2000 + 1]
     return [np.ascontiguousarray(column) for column in table.T]
-
-
-def op_function(name: str, arity: int, element: ElementType, lanes: int) -> Function:
-    """Apply an operation to whole arrays: ``out[i] = name(x0[i], ...)``."""
-
-    def body(k: Kernel, out: Ptr, *rest: Any) -> None:
-        *inputs, count = rest
-        for i in k.range(0, count, lanes):
-            at = i * element.bytes
-            loaded = [k.load(p + at, element, lanes) for p in inputs]
-            k.store(out + at, k.op(name, *loaded))
-
-    params = "out* " + " ".join(f"x{i}*" for i in range(arity)) + " count"
-    return function(f"op_{name}_{element}x{lanes}", params, body)
 
 
 BITS = {"exponent", "mantissa", "pow2", "bswap"}
