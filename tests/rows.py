@@ -9,6 +9,7 @@ set.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from jitgemm.isa import tables
@@ -16,15 +17,19 @@ from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.jit.target import available
 from jitgemm.kernels import registry
+from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
 from jitgemm.kernels.registry import Row
+from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 
-__all__ = ["DOTS", "FLOATS", "INTEGERS", "distinct_rows", "distinct_sets"]
+__all__ = ["DOTS", "FLOATS", "INTEGERS", "distinct_rows", "distinct_sets", "typed_spec"]
 
 DOTS = ("dot2", "dot4")
 """What sets that are alike may differ in."""
 
 FLOATS = ("f32", "f64")
 INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
+
+_PLAIN = Epilogue()
 
 T = TypeVar("T")
 
@@ -72,3 +77,13 @@ def distinct_rows() -> list[Row]:
         rows = [r for r in registry.rows() if r[0].integral == integral]
         found += _one_of_each(rows, code, lambda r: r[1], last=integral)
     return found
+
+
+def typed_spec(isa: Isa, types: Types, epilogue: Epilogue = _PLAIN) -> GemmSpec:
+    """The kernel of a product of these types, as the planner would ask for it."""
+    element = sum_type(types)
+    how = arithmetic_for(types, element, isa)
+    # A number flipped is one with another zero point.
+    epilogue = replace(epilogue, zero_a=epilogue.zero_a or how.flip)
+    tile = registry.tile_for(element, isa)
+    return GemmSpec(element, isa, tile, BSource.PACKED, epilogue, 1, how)

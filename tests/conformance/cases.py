@@ -140,6 +140,8 @@ class Operands:
         self.rng = np.random.default_rng(seed)
         self.memory = Memory()
         self.written: dict[str, Array] = {}
+        self.kept: list[Array] = []
+        """What a region's bytes belong to, where it is not the region's own array."""
 
     def values(self, *shape: int) -> Array:
         """Numbers of different magnitude whose products and sums all round; some are zeros.

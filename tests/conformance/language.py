@@ -6,15 +6,19 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
+from jitgemm.isa.conversions import dtype_of
 from jitgemm.isa.tables import Isa
-from jitgemm.isa.types import ElementType
+from jitgemm.isa.types import BF16, BOOL, F16, ElementType
 from jitgemm.jit import compiler
 from jitgemm.lang.core import Function, Kernel, Ptr, parameters
 from jitgemm.lang.interp import Memory, run
 
-__all__ = ["Array", "assert_same", "execute", "function", "op_function"]
+__all__ = [
+    "Array", "assert_same", "converted", "execute", "function", "numbers_of", "op_function",
+]  # fmt: skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Body = Callable[..., None]
@@ -89,3 +93,25 @@ def op_function(name: str, arity: int, element: ElementType, lanes: int) -> Func
 
     params = "out* " + " ".join(f"x{i}*" for i in range(arity)) + " count"
     return function(f"op_{name}_{element}x{lanes}", params, body)
+
+
+def numbers_of(element: ElementType, stored: Array) -> Array:
+    """Stored numbers as NumPy knows them."""
+    known = {BF16: ml_dtypes.bfloat16, F16: np.float16}
+    return stored.view(known[element]) if element in known else stored
+
+
+def converted(source: ElementType, target: ElementType, stored: Array) -> Array:
+    """What must come out, as it is stored."""
+    x = numbers_of(source, stored)
+    with np.errstate(all="ignore"):
+        if source.format or target.format:
+            # By way of f32, from where there is one step.
+            x = x.astype(np.float32)
+        if target is BF16:
+            return x.astype(ml_dtypes.bfloat16).view(np.uint16)
+        if target is F16:
+            return x.astype(np.float16).view(np.uint16)
+        if target is BOOL:
+            return np.asarray(x != 0).astype(np.uint8)
+        return np.asarray(x.astype(dtype_of(target)))
