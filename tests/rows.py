@@ -21,7 +21,9 @@ from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
 from jitgemm.kernels.registry import Row
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 
-__all__ = ["DOTS", "FLOATS", "INTEGERS", "distinct_rows", "distinct_sets", "typed_spec"]
+__all__ = [
+    "DOTS", "FLOATS", "INTEGERS", "distinct_rows", "distinct_sets", "floats_of", "typed_spec",
+]  # fmt: skip
 
 DOTS = ("dot2", "dot4")
 """What sets that are alike may differ in."""
@@ -42,6 +44,11 @@ def _code_of(isa: Isa, *, integral: bool) -> Hashable:
         isa.vector_bits, isa.vector_registers, isa.fused, isa.half, isa.mask_registers,
         isa.interpreted, isa.arch, isa.cpu,
     )  # fmt: skip
+
+
+def floats_of(isa: Isa) -> Hashable:
+    """What is equal for sets that make the same code of floats."""
+    return _code_of(isa, integral=False)
 
 
 def _one_of_each(

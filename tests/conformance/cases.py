@@ -151,7 +151,9 @@ class Operands:
         if self.real.kind in "iu":
             info = np.iinfo(self.real)
             x = self.rng.integers(info.min, info.max, shape, self.real, endpoint=True)
-            x[self.rng.random(shape) < 0.05] = self.rng.choice([0, info.min, info.max])
+            x[self.rng.random(shape) < 0.05] = self.rng.choice(
+                np.array([0, info.min, info.max], self.real)
+            )
             return x
         parts = self.number.itemsize // self.real.itemsize
         shape = (*shape[:-1], shape[-1] * parts)

@@ -38,7 +38,9 @@ def execute(
     ``interpreted`` only the machine runs, for what is too long for anything else.
     """
     results = []
-    for compiled in (False, True) if interpreted else (True,):  # the interpreter explains what machine code would crash on
+    for compiled in (
+        (False, True) if interpreted else (True,)
+    ):  # the interpreter explains what machine code would crash on
         memory, sides = Memory(), {name: _copy(x) for name, x in arrays.items()}
         addresses = [
             memory.add(name, x, writable=name.startswith("out"), initialised=name != "out")

@@ -62,7 +62,9 @@ def integers(element: ElementType) -> Array:
         return np.arange(2, dtype=dtype)
     if element.bits <= 16:
         return np.arange(1 << element.bits).astype(f"u{element.bytes}").view(dtype)
-    near = [(1 << p) + d for p in (7, 8, 15, 16, 23, 24, 31, 32, 52, 53, 62, 63) for d in (-1, 0, 1)]
+    near = [
+        (1 << p) + d for p in (7, 8, 15, 16, 23, 24, 31, 32, 52, 53, 62, 63) for d in (-1, 0, 1)
+    ]
     # Halfway between two floats, to even and to odd, and a bit to either side.
     ties = [(1 << p) + (d << (p - 25)) + e for p in (30, 62) for d in (1, 2, 3) for e in (-1, 0, 1)]
     whole = [0, 1, 2, 3, *near, *ties]
@@ -81,7 +83,7 @@ def floats(element: ElementType) -> Array:
         for rest in (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
             bits.append(short + np.uint32(rest))
         # Halfway from each f16 to the next, and an f32 to either side.
-        middle = (half + np.float32(0.5) * np.spacing(half.astype(np.float16)).astype(np.float32))
+        middle = half + np.float32(0.5) * np.spacing(half.astype(np.float16)).astype(np.float32)
         bits += [middle.view(np.uint32) + np.uint32(d) for d in (0, 1, 0xFFFFFFFF)]
         bits.append(np.array([65519.996, 65520, 3.4e38, 2**-25, 2**-24], np.float32).view("u4"))
         x = np.concatenate(bits).view(np.float32)

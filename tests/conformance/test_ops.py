@@ -24,6 +24,7 @@ from jitgemm.lang.core import Int, Kernel, Ptr
 from jitgemm.lang.interp import dtype_of
 from rows import distinct_sets
 
+
 @pytest.fixture(autouse=True, scope="module")
 def _no_disk_cache() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

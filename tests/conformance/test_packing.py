@@ -37,9 +37,7 @@ def _no_disk_cache() -> Iterator[None]:
         yield
 
 
-every_isa = pytest.mark.parametrize(
-    "isa", [pytest.param(i, id=i.name) for i in distinct_sets()]
-)
+every_isa = pytest.mark.parametrize("isa", [pytest.param(i, id=i.name) for i in distinct_sets()])
 every_element = pytest.mark.parametrize("element", [pytest.param(e, id=e.name) for e in (F32, F64)])
 # What results, C and biases may be besides: integers of every width, and bits of a format.
 # Complex numbers are made of floats only.

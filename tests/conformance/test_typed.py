@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -52,21 +53,24 @@ def _specs(*, sampled: bool) -> list[Any]:
 
 
 def _of(a: ElementType, b: ElementType, out: ElementType, *epilogues: Epilogue) -> list[Any]:
-    specs = []
-    for isa in SETS:
-        for e in epilogues:
-            kind = out if e.scale is Scale.NONE else (I8, U8)[len(specs) % 2]
-            numbers = I32 if out is I32 else out
-            specs.append(typed_spec(isa, Types(a, b, numbers, numbers, kind), e))
+    types = Types(a, b, out, out, out)
+    specs = [typed_spec(isa, types, e) for isa in SETS for e in epilogues]
     return [pytest.param(s, id=s.symbol) for s in specs]
 
 
-BYTES = [
-    p
-    for a in (I8, U8)
-    for b in (I8, U8)
-    for p in _of(a, b, I32, PLAIN, FULL, *ZEROS, *REQUANTISED)
-]
+def _bytes() -> Iterator[Any]:
+    """Both signs of both operands on every set, each with three of the epilogues in turn."""
+    epilogues = (PLAIN, FULL, *ZEROS, *REQUANTISED)
+    for number, (a, b) in enumerate(product((I8, U8), repeat=2)):
+        for place, isa in enumerate(SETS):
+            for turn in (0, 3, 6):
+                e = epilogues[(number + 3 * place + turn) % len(epilogues)]
+                out = I32 if e.scale is Scale.NONE else (I8, U8)[(place + turn) % 2]
+                spec = typed_spec(isa, Types(a, b, I32, I32, out), e)
+                yield pytest.param(spec, id=f"{spec.symbol}-{number}{place}{turn}")
+
+
+BYTES = list(_bytes())
 HALVES = [
     *_of(BF16, BF16, BF16, PLAIN, CLIPPED, MAPPED), *_of(F16, F16, F16, PLACED, FULL),
     *_of(BF16, BF16, F32, ROW), *_of(F32, F16, F32, MAPPED), *_of(F16, F32, F32, BETA),
@@ -109,7 +113,7 @@ def test_every_pair_of_types(spec: GemmSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [p for p in (*BYTES[4::8], *HALVES, *SHORT) if not p.values[0].isa.interpreted]
+    "spec", [p for p in (*BYTES[1::4], *HALVES, *SHORT) if not p.values[0].isa.interpreted]
 )
 def test_several_depth_blocks(spec: GemmSpec) -> None:
     """Sums rest apart, or in the result, between blocks; corrections come once, at the end."""
@@ -129,3 +133,9 @@ def test_every_pair_is_met() -> None:
     assert {t.a for t in types} == {t.b for t in types} >= {I8, U8, I16, BF16, F16, F32}
     assert any(_narrow(t) and t.out is I32 for t in types)
     assert any(_narrow(t) and t.out is not I32 for t in types)
+    met = {p.values[0].epilogue for p in BYTES}
+    assert {e.scale for e in met} == set(Scale)
+    assert {(e.zero_a, e.zero_b) for e in met} == set(product((True, False), repeat=2))
+    assert {(p.values[0].types.a, p.values[0].types.b) for p in BYTES} == set(
+        product((I8, U8), repeat=2)
+    )
