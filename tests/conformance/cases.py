@@ -1,7 +1,8 @@
 """What conformance tests share: specs from the registry, operands, and the written contract.
 
 The generator is the registry: a new row (element type, instruction set, tile) is tested by being
-there (of rows whose code is the same, one: `rows.py`).  Each case runs three ways on the same operands:
+there (of rows whose code is the same, one: `rows.py`).  Each case runs three ways on the same
+operands:
 
 * machine code, compiled from the kernel source;
 * the interpreter on the same source, which also refuses any access a kernel has no business with
@@ -27,9 +28,9 @@ import pytest
 
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
-from jitgemm.kernels.registry import columns_tile
 from jitgemm.kernels.expression import ACTIVATIONS, Program, emit
 from jitgemm.kernels.micro import microkernel
+from jitgemm.kernels.registry import columns_tile
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
 from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function, Vec

@@ -80,8 +80,7 @@ def floats(element: ElementType) -> Array:
         half = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
         short = np.arange(1 << 16, dtype=np.uint32)[::3] << np.uint32(16)
         bits = [half.view(np.uint32)]
-        for rest in (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
-            bits.append(short + np.uint32(rest))
+        bits += [short + np.uint32(d) for d in (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]
         # Halfway from each f16 to the next, and an f32 to either side.
         middle = half + np.float32(0.5) * np.spacing(half.astype(np.float16)).astype(np.float32)
         bits += [middle.view(np.uint32) + np.uint32(d) for d in (0, 1, 0xFFFFFFFF)]
@@ -218,7 +217,7 @@ def targets(source: ElementType) -> list[ElementType]:
     return [t for t in every if not t.integral and t is not source] + [I32] * (source is F64)
 
 
-def assertnumbers_of(element: ElementType, got: Array, want: Array, why: str) -> None:
+def assert_numbers(element: ElementType, got: Array, want: Array, why: str) -> None:
     """Bit for bit, NaN for NaN."""
     x, y = numbers_of(element, got), numbers_of(element, want)
     nan = np.isnan(y.astype(np.float32)) if not element.integral else np.zeros(y.shape, bool)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from language import Array, assert_same, execute, function, op_function
 
 from jitgemm.isa import types

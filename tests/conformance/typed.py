@@ -7,7 +7,7 @@ floats on converted numbers; neither knows of words, panels or flipped numbers.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from typing import Any
@@ -35,7 +35,6 @@ from jitgemm.kernels.arithmetic import Types, sum_type
 from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.kernels.spec import Bias, GemmSpec, Scale
 from jitgemm.lang.core import Function
-from rows import typed_spec
 
 __all__ = ["TypedCase", "add_span", "pairs_of_types", "typed_matrix"]
 

@@ -181,9 +181,8 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         assert oriented.b is not None
         panel = spec.nr // spec.parts * oriented.b.col
     packed_b = panel * -(-blocking.cols_per_block // spec.nr) if per_call else 0
-    a_row, a_col, width, packed_a = oriented.a.row, oriented.a.col, 0, 0
-    if spec.arithmetic is not None:
-        a_col = unit
+    a_row, width, packed_a = oriented.a.row, 0, 0
+    a_col = oriented.a.col if spec.arithmetic is None else unit
     if pack_a is PackA.PANELS:
         width, a_row = blocking.tile_rows * spec.parts, unit
         a_col = blocking.tile_rows * unit
