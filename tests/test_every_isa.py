@@ -10,12 +10,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit.target import available, choose_isa
 from oracle import NESTED, ROOT
+from rows import floats_of
 
 pytestmark = pytest.mark.skipif(NESTED in os.environ, reason="already inside such a process")
 
@@ -25,12 +27,28 @@ DEPENDENT = (
     "tests/contracts/test_values.py", "tests/contracts/test_memory.py", "tests/correctness",
     "tests/properties",
 )  # fmt: skip
+# What depends on how integers are folded: all that sets which are otherwise alike differ in.
+TYPED = ("test_integers.py", "test_halves.py", "test_types.py")
 
 
-def _others() -> list[str]:
-    return [
-        i.name for i in BY_NAME.values() if available(i) and not i.interpreted and i != choose_isa()
-    ]
+def _typed() -> list[str]:
+    found = [p for p in (Path(ROOT) / "tests").glob("*/*.py") if p.name in TYPED]
+    return sorted(str(p.relative_to(ROOT)) for p in found)
+
+
+def _others() -> dict[str, tuple[str, ...]]:
+    """The other sets of this machine, and what is tested on each.
+
+    Of sets that make the same code of floats one is enough for them: the one in use, else the last.
+    """
+    sets = [i for i in BY_NAME.values() if available(i) and not i.interpreted]
+    used, seen, found = choose_isa(), {floats_of(choose_isa())}, {}
+    for isa in reversed(sets):
+        code = floats_of(isa)
+        if isa != used:
+            found[isa.name] = tuple(_typed()) if code in seen else DEPENDENT
+        seen.add(code)
+    return {name: paths for name, paths in found.items() if paths}
 
 
 def _start(isa: str, *arguments: str) -> subprocess.Popen[str]:
@@ -59,8 +77,8 @@ def _session(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def sessions() -> Iterator[dict[str, subprocess.Popen[str]]]:
     """One per other set, all at once: each is one busy processor."""
     # A BLAS is the same on all of them.
-    rest = (*DEPENDENT, "--ignore=tests/correctness/test_blas.py")
-    started = {isa: _start(isa, *rest) for isa in _others()}
+    without = "--ignore=tests/correctness/test_blas.py"
+    started = {isa: _start(isa, *paths, without) for isa, paths in _others().items()}
     yield started
     for process in started.values():
         process.kill()
@@ -76,6 +94,17 @@ def _passes(done: subprocess.CompletedProcess[str]) -> None:
 @pytest.mark.parametrize("isa", _others())
 def test_on(isa: str, sessions: dict[str, subprocess.Popen[str]]) -> None:
     _passes(_end(sessions[isa]))
+
+
+def test_every_set_has_its_turn() -> None:
+    """Each set runs what is typed; each code of floats runs everything."""
+    others = _others()
+    if _typed():
+        compiled = {i.name for i in BY_NAME.values() if available(i) and not i.interpreted}
+        assert others.keys() | {choose_isa().name} == compiled
+    whole = {name for name, paths in others.items() if paths == DEPENDENT} | {choose_isa().name}
+    here = [i for i in BY_NAME.values() if available(i) and not i.interpreted]
+    assert {floats_of(BY_NAME[name]) for name in whole} == set(map(floats_of, here))
 
 
 def test_on_the_interpreter() -> None:

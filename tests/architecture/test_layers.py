@@ -85,7 +85,8 @@ def test_nothing_generated_is_checked_in() -> None:
 # -- public surface -------------------------------------------------------------------------------
 
 PUBLIC = [
-    "IsaError", "JitGemmWarning", "PackedLhs", "PackedRhs", "Plan", "Workspace", "clip", "gemm",
+    "IsaError", "JitGemmWarning", "PackedLhs", "PackedRhs", "Plan", "Requantize",
+    "Workspace", "clip", "gemm",
     "gemm_batched", "get_num_threads", "leaky_relu", "math", "matmul", "plan", "prepack_lhs",
     "prepack_rhs",
     "set_num_threads", "show_config", "threads",

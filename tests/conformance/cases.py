@@ -1,7 +1,8 @@
 """What conformance tests share: specs from the registry, operands, and the written contract.
 
 The generator is the registry: a new row (element type, instruction set, tile) is tested by being
-there.  Each case runs three ways on the same operands:
+there (of rows whose code is the same, one: `rows.py`).  Each case runs three ways on the same
+operands:
 
 * machine code, compiled from the kernel source;
 * the interpreter on the same source, which also refuses any access a kernel has no business with
@@ -27,14 +28,15 @@ import pytest
 
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
-from jitgemm.kernels import registry
 from jitgemm.kernels.expression import ACTIVATIONS, Program, emit
 from jitgemm.kernels.micro import microkernel
+from jitgemm.kernels.registry import columns_tile
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
 from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function, Vec
 from jitgemm.lang.interp import InterpKernel, Memory, dtype_of, run
 from jitgemm.lang.record import Record
+from rows import distinct_rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -54,10 +56,13 @@ MAPPED = Epilogue(
 )  # fmt: skip
 REAL = (CLIPPED, PLACED, MAPPED)
 COMPLEX = tuple(replace(e, program=None) for e in REAL)
+INTEGER = COMPLEX  # programs are those of floats
 
 # None is a float of either width, so multiplying by them rounds.
 ALPHA, BETA, CONSTANTS = 1.1, -0.7, (-0.9, 2.3)
 TURNED_ALPHA, TURNED_BETA = 1.1 - 0.3j, -0.7 + 0.6j
+# Odd, so that no bit of a sum is lost, and of both signs.
+WHOLE_ALPHA, WHOLE_BETA = -3, 0x6B5A4F39
 
 
 def short_block(spec: GemmSpec) -> GemmSpec:
@@ -68,11 +73,11 @@ def short_block(spec: GemmSpec) -> GemmSpec:
 def specs(sources: Iterable[BSource] = BSource, *, every: bool = False) -> list[Any]:
     """Test parameters: every row plain and with an epilogue (``every``: with each of them)."""
     found = []
-    for number, (element, isa, parts, tile) in enumerate(registry.rows()):
+    for number, (element, isa, parts, tile) in enumerate(distinct_rows()):
         for source in sources:
-            fits = registry.columns_tile(tile, isa, parts) if source is BSource.COLUMNS else tile
+            fits = columns_tile(tile, isa, parts) if source is BSource.COLUMNS else tile
             plain = GemmSpec(element, isa, fits, source, PLAIN, parts)
-            kinds = REAL if parts == 1 else COMPLEX
+            kinds = INTEGER if element.integral else REAL if parts == 1 else COMPLEX
             turn = (number + list(BSource).index(source)) % len(kinds)
             some = kinds if every else kinds[turn : turn + 1]
             rich = [short_block(replace(plain, epilogue=e)) for e in some]
@@ -136,9 +141,21 @@ class Operands:
         self.rng = np.random.default_rng(seed)
         self.memory = Memory()
         self.written: dict[str, Array] = {}
+        self.kept: list[Array] = []
+        """What a region's bytes belong to, where it is not the region's own array."""
 
     def values(self, *shape: int) -> Array:
-        """Numbers of different magnitude whose products and sums all round; some are zeros."""
+        """Numbers of different magnitude whose products and sums all round; some are zeros.
+
+        Integers are any there are: products and sums wrap.
+        """
+        if self.real.kind in "iu":
+            info = np.iinfo(self.real)
+            x = self.rng.integers(info.min, info.max, shape, self.real, endpoint=True)
+            x[self.rng.random(shape) < 0.05] = self.rng.choice(
+                np.array([0, info.min, info.max], self.real)
+            )
+            return x
         parts = self.number.itemsize // self.real.itemsize
         shape = (*shape[:-1], shape[-1] * parts)
         mantissa = self.rng.uniform(-1, 1, shape)
@@ -199,9 +216,13 @@ class Factors:
     """Scalars of a product, as the contract names them and as a job holds them."""
 
     def __init__(
-        self, spec: GemmSpec, alpha: complex = ALPHA, beta: complex = BETA, conj: str = ""
-    ) -> None:
-        self.spec, self.alpha, self.beta = spec, alpha, beta
+        self, spec: GemmSpec, alpha: complex | None = None, beta: complex | None = None,
+        conj: str = "",
+    ) -> None:  # fmt: skip
+        known = (WHOLE_ALPHA, WHOLE_BETA) if spec.element.integral else (ALPHA, BETA)
+        self.spec = spec
+        self.alpha: Any = known[0] if alpha is None else alpha
+        self.beta: Any = known[1] if beta is None else beta
         self.conj_a, self.conj_b = "a" in conj, "b" in conj
         self.constants = np.array(CONSTANTS, real_of(spec))
 
@@ -214,6 +235,10 @@ class Factors:
         names = ["alpha", *(["beta"] if spec.epilogue.beta else [])]
         for name in names:
             value = getattr(self, name)
+            if spec.element.integral:
+                # Modulo 2**bits, and a whole slot.
+                job[name] = np.uint64(value % (1 << spec.element.bits)).view(np.int64)
+                continue
             if spec.parts == 1:
                 job[name] = float(value.real)
                 continue
@@ -237,7 +262,7 @@ class Factors:
 
 def meanings(spec: GemmSpec) -> dict[str, Callable[..., Any]]:
     """What the operations of the spec's instruction set mean, lane by lane."""
-    return {name: op.meaning for name, op in spec.isa.ops.items()}
+    return {name: op.meaning for name, op in spec.isa.table(spec.element).items()}
 
 
 def reals(x: Array) -> Array:

@@ -79,8 +79,7 @@ class Case:
     @property
     def factors(self) -> Factors:
         """Scalars of the job."""
-        given = {n: getattr(self, n) for n in ("alpha", "beta") if getattr(self, n) is not None}
-        return Factors(self.spec, conj=self.conj, **given)
+        return Factors(self.spec, self.alpha, self.beta, self.conj)
 
     def _operands(self, x: Operands) -> tuple[Array, Array, Array, Array, Array | None]:
         spec, m, n, k, swap = self.spec, self.m, self.n, self.k, self.swap

@@ -30,11 +30,14 @@ from cases import (
     specs,
 )
 
+from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit import compiler
+from jitgemm.jit.target import available
 from jitgemm.kernels import registry
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from rows import distinct_rows
 
 STRAIGHT = [BSource.PACKED, BSource.INPLACE]
 SPECS = specs(STRAIGHT)
@@ -130,9 +133,14 @@ def test_every_row_is_tested() -> None:
     """Machine code of at least one instruction set ran; no two specs share a symbol."""
     found = specs()
     assert [p for p in found if len(backends(p.values[0])) == 2]
-    assert len({p.id for p in found}) == len(found) == 2 * 3 * len(registry.rows())
-    kinds = {(p.values[0].parts, p.values[0].epilogue) for p in found}
-    assert len(kinds) == 8, "each epilogue somewhere, for reals and for complex numbers"
+    assert len({p.id for p in found}) == len(found) == 2 * 3 * len(distinct_rows())
+    tested = {p.values[0].isa.name for p in found}
+    assert {i.name for i in BY_NAME.values() if available(i)} <= tested
+    rows = {(p.values[0].element.name, p.values[0].parts) for p in found}
+    assert rows == {(element.name, parts) for element, _, parts, _ in registry.rows()}
+    kinds = {(p.values[0].element.integral, p.values[0].parts, p.values[0].epilogue)
+             for p in found}  # fmt: skip
+    assert len(kinds) == 12, "each epilogue somewhere, for reals, complex numbers and integers"
 
 
 @pytest.mark.parametrize("spec", SPECS)

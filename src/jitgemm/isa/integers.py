@@ -47,7 +47,8 @@ def _bswap(a: Any) -> Any:
 
 
 def _flip(a: Any) -> Any:
-    return a ^ a.dtype.type(-(1 << (a.dtype.itemsize * 8 - 1)))
+    size = a.dtype.itemsize
+    return a ^ np.array(1 << (size * 8 - 1), f"u{size}").view(a.dtype)
 
 
 _BASE = (

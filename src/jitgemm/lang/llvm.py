@@ -8,8 +8,6 @@ checks that none survives in a hot loop.
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +17,7 @@ from jitgemm.isa.conversions import conversion
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, T, Var, Vec
-from jitgemm.lang.template import Holes, conversion_holes, float_text, shape_holes
+from jitgemm.lang.template import Holes, conversion_holes, number_text, shape_holes
 
 __all__ = ["LlvmKernel", "LlvmModule"]
 
@@ -33,15 +31,6 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
 }
-
-
-def _number_text(value: float, element: ElementType) -> str:
-    """A constant as LLVM spells it, rounded to the element type."""
-    if element.integral:
-        return str(int(value))
-    if element.bytes == 4:
-        value = struct.unpack("f", bytes(ctypes.c_float(value)))[0]
-    return float_text(value)
 
 
 @dataclass
@@ -339,7 +328,7 @@ class LlvmKernel(Kernel):
         return self._constants([value] * lanes, element)
 
     def _constants(self, values: Sequence[float], element: ElementType) -> Vec:
-        texts = [_number_text(value, element) for value in values]
+        texts = [number_text(value, element) for value in values]
         every = ", ".join(f"{element.llvm} {text}" for text in texts)
         return Vec(self, texts[0] if len(texts) == 1 else f"<{every}>", element, len(texts))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -10,7 +11,7 @@ from jitgemm.errors import LanguageError
 from jitgemm.isa import bits
 from jitgemm.isa.types import ElementType
 
-__all__ = ["Holes", "conversion_holes", "float_text", "shape_holes"]
+__all__ = ["Holes", "conversion_holes", "float_text", "number_text", "shape_holes"]
 
 
 class Holes(dict[str, str]):
@@ -85,3 +86,12 @@ def conversion_holes(source: ElementType, target: ElementType, lanes: int) -> di
 def float_text(value: float) -> str:
     """A number as hexadecimal digits of a double; for f32 it must be representable there."""
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def number_text(value: float, element: ElementType) -> str:
+    """A constant as LLVM spells it, rounded to the element type."""
+    if element.integral:
+        return str(int(value))
+    if element.bytes == 4:
+        value = struct.unpack("f", bytes(ctypes.c_float(value)))[0]
+    return float_text(value)

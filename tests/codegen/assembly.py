@@ -1,0 +1,77 @@
+"""Functions and their innermost loops, found in the assembly (AT&T syntax)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["Loop", "functions_of", "loops_of"]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One innermost loop: the lines between its label and the jump back."""
+
+    lines: tuple[str, ...]
+    frame: bool = False
+    """Whether %rbp points to the stack; else it is a register like any other."""
+
+    def count(self, pattern: str) -> int:
+        return sum(bool(re.search(pattern, line)) for line in self.lines)
+
+    @property
+    def masked(self) -> bool:
+        return self.count(r"\{%k|vp?maskmov") > 0
+
+    @property
+    def multiplications(self) -> int:
+        return self.count(r"\tv?f(?:n?m(?:add|sub)\w*|mul)p[sd]\b|\tvfn?m\w+p[sd]\b|\tv?mulp[sd]\b")
+
+    @property
+    def folds(self) -> int:
+        """Multiplications of integers."""
+        return self.count(r"\tv?pm(ulld|ullq|uludq|addwd)\b|\t(\{\w+\} )?vpdp\w+")
+
+    @property
+    def stack(self) -> list[str]:
+        pointer = r"\(%r[sb]p[,)]" if self.frame else r"\(%rsp[,)]"
+        return [line.strip() for line in self.lines if re.search(pointer, line)]
+
+    @property
+    def stack_stores(self) -> list[str]:
+        return [line for line in self.stack if re.search(r"\(%r[sb]p[^)]*\)$", line)]
+
+    @property
+    def vectors_on_the_stack(self) -> list[str]:
+        return [line for line in self.stack if re.search(r"%[xyz]mm", line)]
+
+    @property
+    def shuffles(self) -> int:
+        return self.count(r"\tv?(unpck|shuf|perm|insert|extract|mov[lh][hl]ps|blend)")
+
+
+def functions_of(assembly: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in assembly.splitlines():
+        start = re.match(r"([A-Za-z_]\w*):", line)
+        if start:
+            lines = found[start[1]] = []
+        elif line.startswith(".Lfunc_end"):
+            lines = []
+        else:
+            lines.append(line.split("#")[0].rstrip())
+    return found
+
+
+def loops_of(lines: list[str]) -> list[Loop]:
+    loops, label, start = [], "", 0
+    frame = any(re.match(r"\tmovq\t%rsp, %rbp$", line) for line in lines)
+    for i, line in enumerate(lines):
+        here = re.match(r"(\.LBB\w+):", line)
+        if here:
+            label, start = here[1], i
+        jump = re.match(r"\tj\w+\t(\.LBB\w+)$", line)
+        if jump and jump[1] == label:
+            loops.append(Loop(tuple(lines[start + 1 : i + 1]), frame))
+    return [loop for loop in loops if loop.multiplications or loop.folds]

@@ -1,0 +1,134 @@
+"""Hot loops of words and halves: the instructions that are there for them, and no others."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import product
+
+import pytest
+from assembly import Loop, functions_of, loops_of
+
+from jitgemm.isa import tables
+from jitgemm.isa.tables import Isa
+from jitgemm.isa.types import BF16, F16, F32, I8, I16, I32, U8, ElementType
+from jitgemm.jit import compiler
+from jitgemm.jit.target import available, host
+from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.expression import ACTIVATIONS
+from jitgemm.kernels.spec import Bias, Epilogue, GemmSpec, Scale
+from rows import typed_spec
+
+pytestmark = pytest.mark.skipif(host().arch != "x86_64", reason="reads x86 assembly")
+
+SETS = [i for i in tables.BY_NAME.values() if available(i) and not i.interpreted]
+FOURS = [i for i in SETS if "dot4" in i.integers]
+FUSED = [i for i in SETS if i.fused]
+REQUANTISED = Epilogue(zero_a=True, zero_b=True, bias=Bias.COLUMN, scale=Scale.COLUMN)
+ACTIVE = Epilogue(beta=True, bias=Bias.FULL, program=ACTIVATIONS["relu"])
+
+named = {"ids": lambda x: x.name if isinstance(x, Isa) else str(x)}
+
+
+@cache
+def _assembly(spec: GemmSpec) -> str:
+    return compiler.assembly(compiler.gemm_unit(spec))
+
+
+def _microkernels(spec: GemmSpec) -> dict[tuple[int, int], Loop]:
+    """The one hot loop of each by (rows, columns in vectors)."""
+    functions, found = functions_of(_assembly(spec)), {}
+    for panels, rows in spec.tile.variants():
+        lines = functions[f"{spec.symbol}_micro_{rows}x{panels * spec.nr}"]
+        (loop,) = loops_of(lines)
+        found[rows, panels * spec.tile.nr_regs] = loop
+    assert len(found) == len(spec.tile.variants())
+    return found
+
+
+def _is_clean(loop: Loop, what: str) -> None:
+    assert not loop.stack, f"{what} spills: {loop.stack}"
+    assert not loop.masked, what
+    assert not loop.count(r"\tcall|\tv?div|\tidiv|\tv?gather"), what
+
+
+@pytest.mark.parametrize("a, b", list(product((I8, U8), repeat=2)), **named)
+@pytest.mark.parametrize("isa", FOURS, **named)
+@pytest.mark.parametrize("epilogue", [Epilogue(), REQUANTISED], **named)
+def test_bytes_are_folded_four_at_a_time(
+    isa: Isa, a: ElementType, b: ElementType, epilogue: Epilogue
+) -> None:
+    out = I32 if epilogue.scale is Scale.NONE else I8
+    spec = typed_spec(isa, Types(a, b, I32, I32, out), epilogue)
+    for (rows, columns), loop in _microkernels(spec).items():
+        what = f"{rows}x{columns}"
+        assert loop.count(r"\bvpdpbusd\b") == loop.folds == rows * columns, what
+        _is_clean(loop, what)
+        # One load per vector of B, one broadcast per row of A: nothing is read twice.
+        assert loop.count(r"\(%r") <= 2 * rows + columns + 3, what
+        assert not loop.shuffles, what
+
+
+# Bytes too, where they are not folded four at a time.
+PAIRS = [
+    pytest.param(isa, a, b, id=f"{isa.name}-{a}-{b}")
+    for isa in FUSED
+    for a, b in ((I16, I16), (I16, U8), *[(I8, I8), (U8, I8)][: 2 * (isa not in FOURS)])
+]
+
+
+@pytest.mark.parametrize("isa, a, b", PAIRS)
+def test_pairs_are_folded_by_one_instruction(isa: Isa, a: ElementType, b: ElementType) -> None:
+    spec = typed_spec(isa, Types(a, b, I32, I32, I32))
+    assert spec.arithmetic is not None
+    assert spec.arithmetic.group == 2
+    for (rows, columns), loop in _microkernels(spec).items():
+        what = f"{rows}x{columns}"
+        # LLVM makes one instruction of product and sum where the machine at hand has it.
+        pairs, fused = loop.count(r"\bv?pmaddwd\b"), loop.count(r"\bvpdpwssd\b")
+        assert pairs + fused == loop.folds == rows * columns, what
+        assert loop.count(r"\bv?paddd\b") == pairs, what
+        assert not pairs or isa not in FOURS, what
+        _is_clean(loop, what)
+
+
+@pytest.mark.parametrize("half", [BF16, F16], **named)
+@pytest.mark.parametrize("isa", FUSED, **named)
+@pytest.mark.parametrize("epilogue", [Epilogue(), ACTIVE], **named)
+def test_halves_are_widened_once_per_vector(
+    isa: Isa, half: ElementType, epilogue: Epilogue
+) -> None:
+    spec = typed_spec(isa, Types(*[half] * 5), epilogue)
+    widening = r"\bvpmovzxwd\b" if half is BF16 else r"\bvcvtph2psx?\b"
+    for (rows, columns), loop in _microkernels(spec).items():
+        what = f"{rows}x{columns}"
+        assert loop.count(widening) == columns, what
+        assert loop.count(r"\bvpslld\b") == (columns if half is BF16 else 0), what
+        assert loop.multiplications == loop.count(r"\tvfmadd\w+ps\b") == rows * columns, what
+        _is_clean(loop, what)
+
+
+# They read and write subnormal numbers as zeros, or round their sums in an order of their own.
+_UNWANTED = r"\bv(dpbf16ps|cvtne2?ps2bf16|dpphps|fmadd\w+ph|fmadd\w+bf16)\b"
+
+
+@pytest.mark.parametrize("half", [BF16, F16], **named)
+@pytest.mark.parametrize("isa", SETS, **named)
+def test_no_instruction_of_halves_flushes_subnormal_numbers(isa: Isa, half: ElementType) -> None:
+    for types in (Types(*[half] * 5), Types(half, F32, half, half, F32)):
+        for epilogue in (Epilogue(), ACTIVE):
+            text = _assembly(typed_spec(isa, types, epilogue))
+            assert len(text) > 10_000
+            assert not re.search(_UNWANTED, text)
+    assert re.search(_UNWANTED, "\tvdpbf16ps\t%zmm0, %zmm1, %zmm2")
+    assert re.search(_UNWANTED, "\tvcvtneps2bf16\t%zmm0, %ymm1")
+
+
+def test_the_loop_finder_sees_folds() -> None:
+    lines = [
+        ".LBB0_1:", "\tvpbroadcastd\t(%rax), %ymm1", "\t{vex}\tvpdpbusd\t%ymm2, %ymm1, %ymm0",
+        "\tvpdpwssd\t(%rcx), %zmm1, %zmm4", "\tjne\t.LBB0_1",
+        ".LBB0_2:", "\tpmaddwd\t%xmm1, %xmm0", "\tvpmulld\t%ymm1, %ymm2, %ymm3", "\tjne\t.LBB0_2",
+        ".LBB0_3:", "\tvpaddd\t%ymm1, %ymm2, %ymm3", "\tjne\t.LBB0_3",
+    ]  # fmt: skip
+    assert [loop.folds for loop in loops_of(lines)] == [2, 2]

@@ -1,0 +1,141 @@
+"""Nests of operands of several types, against exact integers and the rounding contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from cases import CLIPPED, MAPPED, PLACED, PLAIN
+from typed import TypedCase, pairs_of_types
+
+from jitgemm.isa import tables
+from jitgemm.isa.types import BF16, F16, F32, I8, I16, I32, U8, ElementType
+from jitgemm.jit.target import available
+from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.nest import nest
+from jitgemm.kernels.spec import Bias, Epilogue, GemmSpec, Scale
+from rows import typed_spec
+
+SETS = [i for i in tables.BY_NAME.values() if available(i)]
+
+BETA = Epilogue(beta=True, bias=Bias.COLUMN)
+ROW = Epilogue(bias=Bias.ROW)
+FULL = Epilogue(beta=True, bias=Bias.FULL)
+# With zero points of one operand, of the other and of both, and every way to scale.
+ZEROS = (
+    Epilogue(zero_a=True),
+    Epilogue(zero_b=True, bias=Bias.ROW),
+    Epilogue(zero_a=True, zero_b=True, beta=True, bias=Bias.COLUMN),
+)
+REQUANTISED = (
+    Epilogue(scale=Scale.ROW, bias=Bias.COLUMN),
+    Epilogue(zero_a=True, zero_b=True, scale=Scale.ROW),
+    Epilogue(zero_a=True, zero_b=True, scale=Scale.COLUMN, bias=Bias.FULL),
+)
+
+
+def _narrow(types: Types) -> bool:
+    return types.a in (I8, U8) and types.b in (I8, U8)
+
+
+def _specs(*, sampled: bool) -> list[Any]:
+    """A spec of each pair of types; of all sets in turn, or each on every set."""
+    found = {}
+    for number, types in enumerate(pairs_of_types()):
+        epilogues = (PLAIN, BETA, ROW, FULL)
+        for isa in [SETS[number % len(SETS)]] if sampled else SETS:
+            spec = typed_spec(isa, types, epilogues[number // len(SETS) % 4])
+            found[spec.symbol] = spec
+    return [pytest.param(s, id=name) for name, s in found.items()]
+
+
+def _of(a: ElementType, b: ElementType, out: ElementType, *epilogues: Epilogue) -> list[Any]:
+    types = Types(a, b, out, out, out)
+    specs = [typed_spec(isa, types, e) for isa in SETS for e in epilogues]
+    return [pytest.param(s, id=s.symbol) for s in specs]
+
+
+def _bytes() -> Iterator[Any]:
+    """Both signs of both operands on every set, each with three of the epilogues in turn."""
+    epilogues = (PLAIN, FULL, *ZEROS, *REQUANTISED)
+    for number, (a, b) in enumerate(product((I8, U8), repeat=2)):
+        for place, isa in enumerate(SETS):
+            for turn in (0, 3, 6):
+                e = epilogues[(number + 3 * place + turn) % len(epilogues)]
+                out = I32 if e.scale is Scale.NONE else (I8, U8)[(place + turn) % 2]
+                spec = typed_spec(isa, Types(a, b, I32, I32, out), e)
+                yield pytest.param(spec, id=f"{spec.symbol}-{number}{place}{turn}")
+
+
+BYTES = list(_bytes())
+HALVES = [
+    *_of(BF16, BF16, BF16, PLAIN, CLIPPED, MAPPED), *_of(F16, F16, F16, PLACED, FULL),
+    *_of(BF16, BF16, F32, ROW), *_of(F32, F16, F32, MAPPED), *_of(F16, F32, F32, BETA),
+]  # fmt: skip
+SHORT = _of(I16, I16, I16, FULL) + _of(I16, U8, I16, ROW) + _of(I16, I16, I32, BETA)
+
+
+def _cases(case: TypedCase, group: int) -> Iterator[TypedCase]:
+    """Edges of tiles, panels and words, chunks, layouts, foreign bytes, results out of place."""
+    mr, nr = case.spec.tile.mr, case.spec.nr
+    yield case
+    yield replace(case, depth=2 * group, in_place=True, m=1, one_zero=True, one_scale=True)
+    yield replace(case, m=mr + 1, n=nr + 1, depth=group + 1, layout_a="cols", layout_b="cols",
+                  panels=1)  # fmt: skip
+    yield replace(case, m=1, n=3 * nr - 1, depth=1, layout_a="reversed", layout_b="reversed",
+                  block_panels=2)  # fmt: skip
+    yield replace(case, m=2, n=2, depth=2 * group - 1, layout_a="both", layout_b="both",
+                  layout_d="cols", direct=False)  # fmt: skip
+    yield replace(case, m=2, n=3, depth=3, layout_b="cols reversed", swap="abcdv", direct=False)
+    yield replace(case, m=mr, n=nr, depth=0, one_zero=True)
+
+
+@pytest.mark.parametrize("spec", [*BYTES, *HALVES, *SHORT])
+def test_nest(spec: GemmSpec) -> None:
+    """Packing into words, folding, correcting and narrowing, by every layout."""
+    how = spec.arithmetic
+    assert how is not None
+    start = TypedCase(spec, min(3, spec.tile.mr), spec.lanes + 1, 4 * how.group + 1, row_tiles=2)
+    for case in _cases(start, how.group):
+        case.check(nest(spec))
+
+
+@pytest.mark.parametrize("spec", _specs(sampled=True))
+def test_every_pair_of_types(spec: GemmSpec) -> None:
+    """Each product that needs words or conversions, on one set after the other."""
+    case = TypedCase(spec, 2, spec.lanes + 1, 7)
+    case.check(nest(spec))
+    replace(case, m=1, n=1, layout_a="cols", layout_b="cols", swap="abcdv", direct=False,
+            depth=5).check(nest(spec))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "spec", [p for p in (*BYTES[1::4], *HALVES, *SHORT) if not p.values[0].isa.interpreted]
+)
+def test_several_depth_blocks(spec: GemmSpec) -> None:
+    """Sums rest apart, or in the result, between blocks; corrections come once, at the end."""
+    how = spec.arithmetic
+    assert how is not None
+    block = spec.element.depth_block * how.group
+    case = TypedCase(spec, 2, 3, block + how.group + 1)
+    for other in (case, replace(case, depth=2 * block, direct=False, layout_d="cols")):
+        other.check(nest(spec), machine_only=True)
+    replace(case, m=1, n=1).check(nest(spec))
+
+
+def test_every_pair_is_met() -> None:
+    """Both signs of 8 bits, every width, halves, and floats with integers."""
+    types = pairs_of_types()
+    assert len(types) > 100
+    assert {t.a for t in types} == {t.b for t in types} >= {I8, U8, I16, BF16, F16, F32}
+    assert any(_narrow(t) and t.out is I32 for t in types)
+    assert any(_narrow(t) and t.out is not I32 for t in types)
+    met = {p.values[0].epilogue for p in BYTES}
+    assert {e.scale for e in met} == set(Scale)
+    assert {(e.zero_a, e.zero_b) for e in met} == set(product((True, False), repeat=2))
+    assert {(p.values[0].types.a, p.values[0].types.b) for p in BYTES} == set(
+        product((I8, U8), repeat=2)
+    )
