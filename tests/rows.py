@@ -1,6 +1,6 @@
 """Which rows of the registry have code of their own.
 
-Sets that differ in dot products of integers only (with and without VNNI) make the same code of
+Sets that differ in dot products only (with and without VNNI) make the same code of
 everything else.  One of such rows is tested: for floats the first set this machine has, for
 integers the last, so that each set is met.  What is made of words differs, and is tested on every
 set.
@@ -25,7 +25,7 @@ __all__ = [
     "DOTS", "FLOATS", "INTEGERS", "distinct_rows", "distinct_sets", "floats_of", "typed_spec",
 ]  # fmt: skip
 
-DOTS = ("dot2", "dot4")
+DOTS = ("dot2", "dot4", "bf16_dot")
 """What sets that are alike may differ in."""
 
 FLOATS = ("f32", "f64")

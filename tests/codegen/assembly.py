@@ -30,7 +30,7 @@ class Loop:
     @property
     def folds(self) -> int:
         """Multiplications of integers."""
-        return self.count(r"\tv?pm(ulld|ullq|uludq|addwd)\b|\t(\{\w+\} )?vpdp\w+")
+        return self.count(r"\tv?pm(ulld|ullq|uludq|addwd)\b|\t(\{\w+\} )?vp?dp\w+")
 
     @property
     def stack(self) -> list[str]:

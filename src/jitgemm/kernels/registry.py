@@ -29,6 +29,8 @@ _WIDE = Tile(mr=14, nr_regs=2, groups=((1, 14), (2, 6), (4, 3)))
 _NARROW = Tile(mr=6, nr_regs=2, groups=((1, 6), (2, 2), (4, 1)))
 # Separate multiply and add need a temporary register each.
 _PLAIN = Tile(mr=4, nr_regs=2, groups=((1, 4), (2, 2), (4, 1)))
+# Products of 64-bit integers by SSE2 are three multiplications of halves, and their sums.
+_LOW = Tile(mr=2, nr_regs=2, groups=((1, 2), (2, 1)))
 # The same tiles for complex: a row of A is two rows of reals.
 _WIDE_COMPLEX = Tile(mr=7, nr_regs=2, groups=((1, 7), (2, 3), (4, 1)))
 _NARROW_COMPLEX = Tile(mr=3, nr_regs=2, groups=((1, 3), (2, 1)))
@@ -87,7 +89,7 @@ for _isa, _tile, _long in (
     (AVX512, _WIDE, _WIDE),
     (AVX2_VNNI, _NARROW, _PLAIN),
     (AVX2, _NARROW, _PLAIN),
-    (PORTABLE, _PLAIN, _PLAIN),
+    (PORTABLE, _PLAIN, _LOW),
     (INTERPRETER, _NARROW, _PLAIN),
 ):
     register(I32, _isa, _tile)
