@@ -244,9 +244,7 @@ class StackedProduct:
             parts = {
                 name: x[index] if isinstance(x, np.ndarray) else x for name, x in self.wide.items()
             }
-            given = replace(
-                self.options, c=parts["c"], bias=parts["bias"], requantize=requantize
-            )
+            given = replace(self.options, c=parts["c"], bias=parts["bias"], requantize=requantize)
             blas.run(Product(parts["a"], parts["b"], None, given), parts["d"])
 
     @property
