@@ -78,18 +78,14 @@ def _reference(*given: Any) -> Array:
     return np.clip(y, info.min, info.max).astype(y_zero.dtype)
 
 
+SHAPES = [
+    ((3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)),
+    ((2, 1, 3, 4), (3, 4, 5)),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("types", [(x, y) for x in NARROW for y in NARROW], ids=str)
-@pytest.mark.parametrize(
-    "shapes",
-    [
-        ((3, 4), (4, 5)),
-        ((2, 3, 4), (2, 4, 5)),
-        ((2, 3, 4), (4, 5)),
-        ((3, 4), (2, 4, 5)),
-        ((2, 1, 3, 4), (3, 4, 5)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_shapes_scales_and_zero_points(types: Any, shapes: Any, rng: np.random.Generator) -> None:
     a, b = (anything(rng, s, t) for s, t in zip(shapes, types, strict=True))
     # Powers of two, so that every order of multiplying them is exact.

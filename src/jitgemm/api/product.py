@@ -28,13 +28,21 @@ from jitgemm.errors import message
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
 from jitgemm.kernels.expression import Program
-from jitgemm.kernels.spec import Bias, Epilogue, Scale
+from jitgemm.kernels.registry import tile_for
+from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.planner.route import make_plan
 from jitgemm.runtime.driver import Executable, Scalars, Span
 from jitgemm.runtime.engine import engine, packed_for, unavailable
 from jitgemm.runtime.memory import Workspace
-from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, element_dtype
+from jitgemm.runtime.packed import (
+    Layout,
+    Packed,
+    PackedLhs,
+    PackedRhs,
+    element_dtype,
+    layout_for,
+)
 
 __all__ = ["Options", "Product", "executable_for"]
 
@@ -225,8 +233,8 @@ class Product:
             if self.blas:
                 continue
             types = self.mixed or Types.of(self.element)
-            wanted = packed_numbers(types.transposed if name == "a" else types, self.element)
-            if wanted != (x.layout.numbers.bits, x.layout.group):
+            types = types.transposed if name == "a" else types
+            if not x.layout.serves(_packed_layout(types, self.element, self.parts)):
                 other = (self.b if name == "a" else self.a).dtype
                 raise TypeError(
                     message(name, f"an array, or an operand packed for sums with {other}",
@@ -377,12 +385,12 @@ class Product:
         return target if self.out is None else self.out
 
 
-def packed_numbers(types: Types, element: ElementType) -> tuple[int, int]:
-    """What a prepacked right operand must consist of: bits of a number, numbers of a word."""
-    if types.plain(element):
-        return element.bits, 1
-    how = arithmetic_for(types, element, engine().isa)
-    return how.packed.bits, how.group
+def _packed_layout(types: Types, element: ElementType, parts: int) -> Layout:
+    """How a prepacked right operand must be stored, whatever its size."""
+    isa = engine().isa
+    how = None if types.plain(element) else arithmetic_for(types, element, isa)
+    tile = tile_for(element, isa, parts)
+    return layout_for(GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts, how), 0, 0)
 
 
 def _requantize(x: object) -> Requantize | None:

@@ -82,6 +82,13 @@ class Layout:
         """Bytes of the packed form."""
         return self.panels * self.panel_bytes
 
+    def serves(self, wanted: Layout) -> bool:
+        """Whether a kernel that reads ``wanted`` reads this one, of whatever size."""
+        x, y = self.numbers, wanted.numbers
+        alike = x is y or (x.integral and y.integral and x.bits == y.bits)
+        mine = self.nr, self.parts, self.group, self.sums
+        return alike and mine == (wanted.nr, wanted.parts, wanted.group, wanted.sums)
+
     def matrix(self, storage: NDArray[np.uint8], dtype: np.dtype) -> NDArray[np.generic]:
         """The operand in ``storage``, of type ``dtype``; no copy if there is one plain panel."""
         if 0 in (self.k, self.n):

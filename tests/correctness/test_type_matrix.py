@@ -24,7 +24,6 @@ from oracle import (
 )  # fmt: skip
 
 Array = np.ndarray[Any, Any]
-PAIRS = list(itertools.product(REALS, REALS))
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 
 
@@ -50,27 +49,22 @@ def _pair(a: np.dtype, b: np.dtype, m: int = 5, n: int = 18, k: int = 7) -> tupl
     return _operand((m, k), a, whole=whole), _operand((k, n), b, whole=whole)
 
 
+# Types are compared for all pairs, on operands without rows: nothing is compiled.  Values for every
+# third pair, so that each type is on each side of each arithmetic: a pair is a kernel of its own.
+VALUES = [(x, y) for i, x in enumerate(REALS) for j, y in enumerate(REALS)
+          if i == j or (2 * i + j) % 3 == 0]  # fmt: skip
+
+
 @pytest.mark.parametrize("left", REALS, ids=str)
-def test_every_pair_has_its_type_and_values(left: np.dtype) -> None:
+def test_every_pair_has_its_type(left: np.dtype) -> None:
     for right in REALS:
-        a, b = _pair(left, right)
-        want = exact_gemm(a, b)
-        assert want.dtype == product_type(left, right)
-        same_bits(jitgemm.gemm(a, b), want, right)
-        same_bits(jitgemm.gemm(a, b, out=np.zeros_like(want, order="F")), want, right)
-
-
-@pytest.mark.parametrize("left", REALS, ids=str)
-def test_every_result_type_is_had_or_refused(left: np.dtype) -> None:
-    # With one partner per type, taken in turn: types of results do not depend on more.
-    at = REALS.index(left)
-    for right in (left, REALS[(at + 1) % len(REALS)], REALS[(at + 5) % len(REALS)]):
-        a, b = _pair(left, right)
-        own = product_type(left, right)
+        a, b = np.ones((0, 3), left), np.ones((3, 4), right)
+        got = jitgemm.gemm(a, b)
+        assert (got.shape, got.dtype) == ((0, 4), product_type(left, right))
         for wanted in (*REALS, *COMPLEX):
-            if _holds(wanted, own):
-                want = exact_gemm(a, b, out_dtype=wanted)
-                same_bits(jitgemm.gemm(a, b, out_dtype=wanted), want, (right, wanted))
+            if _holds(wanted, got.dtype):
+                assert jitgemm.gemm(a, b, out_dtype=wanted).dtype == wanted
+                assert jitgemm.gemm(a, b, out_dtype=wanted, out=np.ones((0, 4), wanted)).size == 0
                 continue
             for call in (jitgemm.gemm, jitgemm.plan):
                 with pytest.raises(TypeError, match=r"^jitgemm: out_dtype: expected .*, got "):
@@ -79,19 +73,36 @@ def test_every_result_type_is_had_or_refused(left: np.dtype) -> None:
 
 @pytest.mark.parametrize("left", REALS, ids=str)
 def test_every_type_of_c_and_bias_is_taken_or_refused(left: np.dtype) -> None:
-    at = REALS.index(left)
-    for right in (left, REALS[(at + 3) % len(REALS)]):
-        a, b = _pair(left, right)
+    for right, kind in itertools.product(REALS, (*REALS, *COMPLEX)):
+        a, b = np.ones((0, 3), left), np.ones((3, 4), right)
         own = product_type(left, right)
-        for kind in (*REALS, *COMPLEX):
-            c, bias = np.ones((5, 18), kind), np.ones(18, kind)
+        for name, given in (("c", {"c": np.ones((0, 4), kind), "beta": 1}),
+                            ("bias", {"bias": np.ones(4, kind)})):  # fmt: skip
             if kind in (own, sum_type(own)):
-                want = exact_gemm(a, b, beta=1, c=c, bias=bias)
-                same_bits(jitgemm.gemm(a, b, beta=1, c=c, bias=bias), want, (right, kind))
+                assert jitgemm.gemm(a, b, **given).dtype == own
                 continue
-            for name, given in (("c", {"c": c, "beta": 1}), ("bias", {"bias": bias})):
-                with pytest.raises(TypeError, match=rf"^jitgemm: {name}: expected .*, got {kind}"):
-                    jitgemm.gemm(a, b, **given)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=rf"^jitgemm: {name}: expected .*, got {kind}"):
+                jitgemm.gemm(a, b, **given)
+
+
+@pytest.mark.parametrize("pair", VALUES, ids=lambda p: f"{p[0]}@{p[1]}")
+def test_values(pair: tuple[np.dtype, np.dtype]) -> None:
+    a, b = _pair(*pair)
+    same_bits(jitgemm.gemm(a, b), exact_gemm(a, b))
+
+
+@pytest.mark.parametrize("dtype", REALS, ids=str)
+def test_values_of_every_result_type_c_and_bias(dtype: np.dtype) -> None:
+    a, b = _pair(dtype, dtype)
+    own = product_type(dtype, dtype)
+    for wanted in REALS:
+        if _holds(wanted, own):
+            want = exact_gemm(a, b, out_dtype=wanted)
+            same_bits(jitgemm.gemm(a, b, out_dtype=wanted), want, wanted)
+    for kind in {own, sum_type(own)}:
+        c, bias = np.ones((5, 18), kind), np.ones(18, kind)
+        want = exact_gemm(a, b, beta=1, c=c, bias=bias)
+        same_bits(jitgemm.gemm(a, b, beta=1, c=c, bias=bias), want, kind)
 
 
 @pytest.mark.parametrize("kind", COMPLEX, ids=str)
@@ -116,32 +127,39 @@ def _numpys(a: Array, b: Array) -> Array | None:
 
 
 @pytest.mark.parametrize("left", REALS, ids=str)
-def test_matmul_is_numpys(left: np.dtype) -> None:
-    compared = 0
-    for right, (m, n, k) in itertools.product(REALS, ((1, 1, 5), (5, 18, 7), (17, 33, 40))):
-        whole = np.result_type(left, right).kind in "iub" if BF16 not in (left, right) else False
-        a, b = _operand((m, k), left, whole=whole), _operand((k, n), right, whole=whole)
+def test_matmul_has_numpys_types(left: np.dtype) -> None:
+    for right in REALS:
+        a, b = np.ones((0, 3), left), np.ones((3, 4), right)
         want = _numpys(a, b)
-        if want is None or BF16 in (left, right):
-            continue
-        compared += 1
-        same_bits(jitgemm.matmul(a, b), want, (right, m, n, k))
-        same_bits(jitgemm.matmul(a, np.asfortranarray(b)), want, (right, m, n, k))
-        same_bits(jitgemm.matmul(np.stack([a, a]), b)[1], want, (right, m, n, k))
+        if BF16 in (left, right):
+            # What NumPy does with bfloat16, if anything, is up to its package.
+            assert jitgemm.matmul(a, b).dtype == product_type(left, right)
+        elif want is not None:
+            assert jitgemm.matmul(a, b).dtype == want.dtype
+            assert jitgemm.matmul(a, b, np.zeros_like(want)).dtype == want.dtype
+
+
+@pytest.mark.parametrize("pair", VALUES, ids=lambda p: f"{p[0]}@{p[1]}")
+def test_matmul_has_numpys_values(pair: tuple[np.dtype, np.dtype]) -> None:
+    left, right = pair
+    whole = BF16 not in pair and np.result_type(left, right).kind in "iub"
+    a, b = _operand((5, 7), left, whole=whole), _operand((7, 18), right, whole=whole)
+    if BF16 in pair:
+        same_bits(jitgemm.matmul(a, b), exact_gemm(a, b))
+        return
+    want = _numpys(a, b)
+    if want is None:
+        pytest.skip("NumPy has no loop for them")
+    same_bits(jitgemm.matmul(a, b), want)
+    if left == right:
+        same_bits(jitgemm.matmul(a, np.asfortranarray(b)), want)
+        same_bits(jitgemm.matmul(np.stack([a, a]), np.stack([b, b]))[1], want)
         vector = jitgemm.matmul(a[0], b[:, 0])
         assert type(vector) is type(np.matmul(a[0], b[:, 0]))
         assert vector == want[0, 0]
-    assert compared or left == BF16
 
 
-@pytest.mark.parametrize("other", [x for x in REALS if x != BF16], ids=str)
-def test_matmul_of_bfloat16(other: np.dtype) -> None:
-    for left, right in ((BF16, BF16), (BF16, other), (other, BF16)):
-        a, b = _operand((5, 7), left, whole=False), _operand((7, 18), right, whole=False)
-        same_bits(jitgemm.matmul(a, b), exact_gemm(a, b), (left, right))
-
-
-@pytest.mark.parametrize("pair", [p for p in PAIRS if p[0] in HALVES or p[1] in HALVES], ids=str)
+@pytest.mark.parametrize("pair", VALUES, ids=lambda p: f"{p[0]}@{p[1]}")
 def test_handles_serve_the_partners_they_fit(pair: tuple[np.dtype, np.dtype]) -> None:
     a, b = _pair(*pair)
     want = exact_gemm(a, b)
