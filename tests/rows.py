@@ -22,10 +22,14 @@ from jitgemm.kernels.registry import Row
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 
 __all__ = [
-    "DOTS", "FLOATS", "INTEGERS", "distinct_rows", "distinct_sets", "floats_of", "typed_spec",
+    "DOTS", "FLOATS", "FOLDS", "INTEGERS", "distinct_rows", "distinct_sets", "floats_of",
+    "integers_of", "typed_spec",
 ]  # fmt: skip
 
-DOTS = ("dot2", "dot4", "bf16_dot")
+DOTS = ("dot2", "dot4")
+"""Folds of integers."""
+
+FOLDS = (*DOTS, "bf16_dot")
 """What sets that are alike may differ in."""
 
 FLOATS = ("f32", "f64")
@@ -40,7 +44,7 @@ def _code_of(isa: Isa, *, integral: bool) -> Hashable:
     """All that the code of kernels without words depends on, as far as the tables tell."""
     table = isa.integers if integral else isa.ops
     return (
-        frozenset(op for name, op in table.items() if name not in DOTS),
+        frozenset(op for name, op in table.items() if name not in FOLDS),
         isa.vector_bits, isa.vector_registers, isa.fused, isa.half, isa.mask_registers,
         isa.interpreted, isa.arch, isa.cpu,
     )  # fmt: skip
@@ -49,6 +53,11 @@ def _code_of(isa: Isa, *, integral: bool) -> Hashable:
 def floats_of(isa: Isa) -> Hashable:
     """What is equal for sets that make the same code of floats."""
     return _code_of(isa, integral=False)
+
+
+def integers_of(isa: Isa) -> Hashable:
+    """What is equal for sets that make the same code of integers without words."""
+    return _code_of(isa, integral=True)
 
 
 def _one_of_each(

@@ -37,7 +37,7 @@ from jitgemm.kernels import registry
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
-from rows import distinct_rows
+from rows import distinct_rows, floats_of, integers_of
 
 STRAIGHT = [BSource.PACKED, BSource.INPLACE]
 SPECS = specs(STRAIGHT)
@@ -134,8 +134,10 @@ def test_every_row_is_tested() -> None:
     found = specs()
     assert [p for p in found if len(backends(p.values[0])) == 2]
     assert len({p.id for p in found}) == len(found) == 2 * 3 * len(distinct_rows())
-    tested = {p.values[0].isa.name for p in found}
-    assert {i.name for i in BY_NAME.values() if available(i)} <= tested
+    tested = {p.values[0].isa for p in found}
+    codes = {code(i) for i in tested for code in (floats_of, integers_of)}
+    sets = [i for i in BY_NAME.values() if available(i)]
+    assert {code(i) for i in sets for code in (floats_of, integers_of)} <= codes
     rows = {(p.values[0].element.name, p.values[0].parts) for p in found}
     assert rows == {(element.name, parts) for element, _, parts, _ in registry.rows()}
     kinds = {(p.values[0].element.integral, p.values[0].parts, p.values[0].epilogue)

@@ -122,6 +122,7 @@ def wanted(name: str, element: ElementType, columns: list[Array]) -> Array:
         "add": lambda: a + b, "sub": lambda: a - b, "mul": lambda: a * b,
         "madd": lambda: a * b + c, "relu": lambda: np.where(columns[0] > 0, a, 0),
         "flip": lambda: a + (1 << (bits - 1)),
+        "minimum": lambda: np.where(a < b, a, b), "maximum": lambda: np.where(a < b, b, a),
     }  # fmt: skip
     last = [int(x) % (1 << bits) for x in exact[name]()]
     return np.array(last, f"u{element.bytes}").view(dtype)
@@ -158,8 +159,10 @@ def columns_for(name: str, element: ElementType) -> list[Array]:
 
 
 def _has(element: ElementType, name: str) -> bool:
-    """A byte has no order, and unsigned numbers are never below zero."""
-    return element.bytes > 1 if name == "bswap" else element.signed or name != "relu"
+    """A byte has no order, and comparisons are those of signed numbers."""
+    if name == "bswap":
+        return element.bytes > 1
+    return element.signed or name not in ("relu", "minimum", "maximum")
 
 
 @pytest.mark.parametrize("scalar", [False, True], ids=["vector", "scalar"])
@@ -185,6 +188,38 @@ def test_dot_product(isa: Isa, name: str) -> None:
         assert "vnni" not in isa.name
 
 
+@every_set
+def test_dot_product_of_bfloat16(isa: Isa) -> None:
+    """Two multiply-adds, the higher depth first, to which subnormal numbers are zeros."""
+    if "bf16_dot" not in isa.ops:
+        assert not isa.interpreted
+        assert "bf16" not in isa.name
+        return
+    lanes, rng = isa.lanes(F32), np.random.default_rng(5)
+    bits = rng.integers(0, 1 << 32, (3, 4096), np.uint32)
+    # Close exponents, so that rounding shows, and subnormal numbers, products and sums.
+    bits[:, :2048] = bits[:, :2048] & np.uint32(0x83FF83FF) | np.uint32(0x3C003C00)
+    bits[:, 2048:2560] &= np.uint32(0x8FFF8FFF)
+    columns = list(bits.view(np.float32))
+    arrays = {"out": np.zeros(4096, np.float32)} | {f"x{i}": c for i, c in enumerate(columns)}
+    f = op_function("bf16_dot", 3, F32, lanes)
+    out = execute(f, isa, arrays, 4096)["out"]
+    with np.errstate(all="ignore"):
+        x, y = (c.view(np.uint16).astype(np.uint32) << np.uint32(16) for c in columns[:2])
+        normal = [np.where((p & 0x7F800000) == 0, p & 0x80000000, p) for p in (x, y)]
+        x, y = (p.astype(np.uint32).view(np.float32).astype(np.float64) for p in normal)
+        c = columns[2].astype(np.float64)
+        c = np.where(np.abs(c) < 2.0**-126, np.copysign(0, c), c)
+        # Where the sum of both is a float32 anyway, one rounding is as good as two.
+        exact = x[::2] * y[::2] + x[1::2] * y[1::2] + c
+        sure = (exact == exact.astype(np.float32)) & (np.abs(exact) >= 2.0**-126)
+        partial = x[1::2] * y[1::2] + c
+        sure &= (partial == partial.astype(np.float32)) & (np.abs(partial) >= 2.0**-126)
+        sure &= np.abs(np.log2(np.abs(partial)) - np.log2(np.abs(x[::2] * y[::2]))) < 20
+    assert sure.sum() > 3
+    np.testing.assert_array_equal(out[sure], exact[sure].astype(np.float32))
+
+
 def _check(isa: Isa, element: ElementType, name: str, lanes: int, cut: int) -> None:
     columns = [whole(c[::cut], lanes) for c in columns_for(name, element)]
     want = wanted(name, element, columns)
@@ -203,6 +238,7 @@ def test_every_operation_is_tested() -> None:
     known = set(tables.AVX512_VNNI.integers)
     for isa in tables.BY_NAME.values():
         assert set(isa.integers) <= known
+        assert set(isa.ops) - {"bf16_dot"} == set(tables.AVX512.ops)
     assert {*FLOATS, *INTEGERS, "bool", "bf16", "f16"} == set(types.BY_NAME)
 
 

@@ -105,7 +105,8 @@ def result_type(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
     Raises:
         TypeError: ``wanted`` is no type, or does not hold the product.
     """
-    key = (a, b, wanted)
+    # Types that are equal may differ in name, as int64 and longlong do, which results keep.
+    key = (a, a.num, b, b.num, wanted)
     try:
         found = _results.get(key)
     except TypeError:
