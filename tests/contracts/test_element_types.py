@@ -370,11 +370,11 @@ def test_c06_factors_are_whole_numbers_of_any_size(
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("narrow", NARROW, ids=str)
 def test_c07_every_shape_of_scales_and_zero_points(
-    route: str, narrow: np.dtype, eight: tuple[np.dtype, np.dtype], rng: np.random.Generator
+    route: str, eight: tuple[np.dtype, np.dtype], rng: np.random.Generator
 ) -> None:
-    # The same kernels serve more sizes; each spec takes its time to compile.
+    # The same kernels serve more sizes, but each type of result takes its time to compile.
+    narrow = eight[1]
     for m, n, k in ((1, 1, 3), (5, 33, 7), (16, 40, 65)):
         a, b = _operands(rng, eight, m, n, k)
         points = _points(rng, m, eight[0]), _points(rng, n, eight[1])
