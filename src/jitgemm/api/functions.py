@@ -98,7 +98,7 @@ def gemm(
             there is one: up to twice as fast, but it treats subnormal numbers as zeros.
 
     Returns:
-        ``out``, or a new C-contiguous array: of type int32 for 8-bit integers, else of the type
+        ``out``, or a new C-contiguous array: int32 for booleans and 8-bit integers, else of the type
         that NumPy gives two such operands.  Integers are exact modulo ``2**bits`` of that type.
 
     Raises:

@@ -92,7 +92,7 @@ _BASE = (
         _bswap,
         "declare {v} @llvm.bswap.{s}({v})",
     ),
-    # LLVM makes one instruction of the sum of products of neighbours, where there is one.
+    # For sets that name no instruction of their own: both halves of a word, sign-extended.
     Op(
         "dot2",
         3,
