@@ -28,7 +28,7 @@ DEPENDENT = (
     "tests/properties",
 )  # fmt: skip
 # What depends on how integers are folded: all that sets which are otherwise alike differ in.
-TYPED = ("test_integers.py", "test_halves.py", "test_type_matrix.py", "test_element_types.py")
+TYPED = ("test_integers.py", "test_bf16_dot.py")
 
 
 def _typed() -> list[str]:

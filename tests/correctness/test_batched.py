@@ -290,7 +290,7 @@ def test_plans_of_stacks_say_what_they_do(rng: np.random.Generator) -> None:
 WRONG: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "batch axes": (ValueError, "b", {"b": np.ones((4, 4, 7), "f4")}),
     "depth": (ValueError, "b", {"b": np.ones((6, 5, 7), "f4")}),
-    "type": (TypeError, "b", {"b": np.ones((6, 4, 7))}),
+    "type": (TypeError, "b", {"b": np.ones((6, 4, 7), complex)}),
     "c": (ValueError, "c", {"beta": 1, "c": np.ones((5, 5, 7), "f4")}),
     "no c": (ValueError, "c", {"beta": 1}),
     "c too deep": (ValueError, "c", {"c": np.ones((2, 6, 5, 7), "f4")}),
@@ -422,7 +422,7 @@ def test_errors_of_lists_come_before_anything_is_written() -> None:
     wrong: list[tuple[str, dict[str, Any], type[Exception]]] = [
         ("b", {"b": [b[0], b[1], np.ones((5, 5), "f4")]}, ValueError),
         ("b", {"b": b[:2]}, ValueError),
-        ("b", {"b": [b[0], b[1], np.ones((4, 5))]}, TypeError),
+        ("b", {"b": [b[0], b[1], np.ones((4, 5), complex)]}, TypeError),
         ("out", {"out": [out[0], out[1], np.ones((3, 6), "f4")]}, ValueError),
         ("out", {"out": out[0]}, TypeError),
         ("c", {"beta": 1}, ValueError),

@@ -200,7 +200,8 @@ def _matmul_slow(x1: Any, x2: Any, out: Any = None, threads: object = None) -> A
     if left.ndim == 2 and right.ndim == 2:
         if left.shape[1] != right.shape[0]:
             stack_shape(left, right, names)
-        if left.dtype.kind in "iub" and left.size * right.shape[1] <= _FEW and out is None:
+        whole = left.dtype.kind in "iub" and right.dtype.kind in "iub"
+        if whole and left.size * right.shape[1] <= _FEW and out is None:
             # Integers have one result: where NumPy's loops end sooner they may compute it.
             return np.matmul(left, right)
         return _gemm(left, right, out, (None, None), _PLAIN, count)

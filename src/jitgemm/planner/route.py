@@ -222,7 +222,8 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     kc = blocking.depth_per_slice
     per_call = source is BSource.PACKED and oriented.b is not None
     # Packed, the next micropanel lies a whole depth further; in place it is the next columns.
-    panel = spec.panel_bytes(kc if per_call else max(oriented.k, 1))
+    # A handle without depth still has the sums of its columns.
+    panel = spec.panel_bytes(kc if per_call else max(oriented.k, int(not spec.sums_columns)))
     if source is not BSource.PACKED:
         assert oriented.b is not None
         panel = spec.nr // spec.parts * oriented.b.col
