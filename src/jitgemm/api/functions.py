@@ -98,8 +98,9 @@ def gemm(
             there is one: up to twice as fast, but it treats subnormal numbers as zeros.
 
     Returns:
-        ``out``, or a new C-contiguous array: int32 for booleans and 8-bit integers, else of the type
-        that NumPy gives two such operands.  Integers are exact modulo ``2**bits`` of that type.
+        ``out``, or a new C-contiguous array: int32 for booleans and 8-bit integers, else of the
+        type that NumPy gives two such operands.  Integers are exact modulo ``2**bits`` of that
+        type.
 
     Raises:
         TypeError: an element type that is not supported, or types that differ; an argument of
