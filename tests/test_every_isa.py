@@ -76,9 +76,10 @@ def _session(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def sessions() -> Iterator[dict[str, subprocess.Popen[str]]]:
     """One per other set, all at once: each is one busy processor."""
-    # A BLAS is the same on all of them.
-    without = "--ignore=tests/correctness/test_blas.py"
-    started = {isa: _start(isa, *paths, without) for isa, paths in _others().items()}
+    # A BLAS is the same on all of them, and so is what decides about types.
+    same = ("test_blas.py", "test_type_matrix.py", "test_onnx.py")
+    without = [f"--ignore=tests/correctness/{name}" for name in same]
+    started = {isa: _start(isa, *paths, *without) for isa, paths in _others().items()}
     yield started
     for process in started.values():
         process.kill()
