@@ -17,7 +17,7 @@ from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.jit.target import available
 from jitgemm.kernels import registry
-from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
+from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type, tiled
 from jitgemm.kernels.registry import Row
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 
@@ -95,9 +95,18 @@ def distinct_rows() -> list[Row]:
     return found
 
 
-def typed_spec(isa: Isa, types: Types, epilogue: Epilogue = _PLAIN) -> GemmSpec:
-    """The kernel of a product of these types, as the planner would ask for it."""
+def typed_spec(
+    isa: Isa, types: Types, epilogue: Epilogue = _PLAIN, *, vectors: bool = False
+) -> GemmSpec:
+    """The kernel of a product of these types, as the planner would ask for it.
+
+    ``vectors``: for few rows, which no matrix unit multiplies.
+    """
     element = sum_type(types)
+    units = tiled(types, isa)
+    if units is not None and not vectors:
+        tile = registry.matrix_tile(registry.tile_for(element, isa))
+        return GemmSpec(element, isa, tile, BSource.PACKED, epilogue, 1, units)
     how = arithmetic_for(types, element, isa)
     # A number flipped is one with another zero point.
     epilogue = replace(epilogue, zero_a=epilogue.zero_a or how.flip)

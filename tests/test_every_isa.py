@@ -38,7 +38,8 @@ def _typed() -> list[str]:
 
 def _like(isa: Isa, used: Isa) -> bool:
     """Whether two sets make the same code of floats and fold integers alike."""
-    return floats_of(isa) == floats_of(used) and isa.integers == used.integers
+    alike = isa.integers == used.integers and bool(isa.tiles) == bool(used.tiles)
+    return floats_of(isa) == floats_of(used) and alike
 
 
 def _others() -> dict[str, tuple[str, ...]]:

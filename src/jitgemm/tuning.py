@@ -113,6 +113,13 @@ KNOBS = {
             "from there on, with one 0.9 to 1.05, from 131072 0.95 to 1.2",
         ),
         _knob(
+            "matrix_rows",
+            4,
+            1,
+            "rows of A from which a matrix unit multiplies 8-bit integers",
+            "integers.py --rows, Emerald Rapids VM, 2026-11-30",
+        ),
+        _knob(
             "lhs_pack_stride",
             2048,
             1,

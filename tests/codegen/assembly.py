@@ -47,7 +47,7 @@ class Loop:
 
     @property
     def shuffles(self) -> int:
-        return self.count(r"\tv?(unpck|shuf|perm|insert|extract|mov[lh][hl]ps|blend)")
+        return self.count(r"\tv?p?(unpck|shuf|perm|insert|extract|mov[lh][hl]ps|blend)")
 
 
 def functions_of(assembly: str) -> dict[str, list[str]]:

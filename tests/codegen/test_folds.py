@@ -59,7 +59,7 @@ def test_bytes_are_folded_four_at_a_time(
     isa: Isa, a: ElementType, b: ElementType, epilogue: Epilogue
 ) -> None:
     out = I32 if epilogue.scale is Scale.NONE else I8
-    spec = typed_spec(isa, Types(a, b, I32, I32, out), epilogue)
+    spec = typed_spec(isa, Types(a, b, I32, I32, out), epilogue, vectors=True)
     for (rows, columns), loop in _microkernels(spec).items():
         what = f"{rows}x{columns}"
         assert loop.count(r"\bvpdpbusd\b") == loop.folds == rows * columns, what
@@ -79,7 +79,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("isa, a, b", PAIRS)
 def test_pairs_are_folded_by_one_instruction(isa: Isa, a: ElementType, b: ElementType) -> None:
-    spec = typed_spec(isa, Types(a, b, I32, I32, I32))
+    spec = typed_spec(isa, Types(a, b, I32, I32, I32), vectors=True)
     assert spec.arithmetic is not None
     assert spec.arithmetic.group == 2
     for (rows, columns), loop in _microkernels(spec).items():

@@ -29,6 +29,7 @@ import pytest
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
 from jitgemm.kernels.expression import ACTIVATIONS, Program, emit
+from jitgemm.kernels.matrix import matrix_microkernel
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.registry import columns_tile
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
@@ -105,7 +106,10 @@ def unit(spec: GemmSpec) -> compiler.Unit:
     """The spec's own unit, with its microkernels exported too."""
 
     def functions() -> list[Function]:
-        micros = [microkernel(spec, panels, rows) for panels, rows in spec.tile.variants()]
+        if spec.tiles:
+            micros = [matrix_microkernel(spec, panels) for panels, _ in spec.tile.groups]
+        else:
+            micros = [microkernel(spec, panels, rows) for panels, rows in spec.tile.variants()]
         return [*gemm_functions(spec), *micros]
 
     return compiler.Unit(f"conformance_{spec.symbol}", spec.isa, functions)

@@ -30,7 +30,8 @@ from jitgemm.isa.types import BF16, BOOL, F32, F64, I8, I16, I32, ElementType
 from jitgemm.jit.target import available
 from jitgemm.lang.core import Int, Kernel, Ptr
 from jitgemm.lang.interp import InterpKernel, Memory
-from jitgemm.lang.llvm import LlvmModule
+from jitgemm.lang.llvm import LlvmKernel
+from jitgemm.lang.module import LlvmModule
 from rows import DOTS, FLOATS, INTEGERS, distinct_sets
 
 
@@ -355,4 +356,4 @@ def test_bits_that_are_no_whole_number_are_refused() -> None:
     with pytest.raises(LanguageError, match="no whole number"):
         f.body(InterpKernel(tables.AVX2, Memory()))
     with pytest.raises(LanguageError, match="no whole number"):
-        LlvmModule("broken", tables.AVX2).emit([f])
+        LlvmModule("broken", tables.AVX2, LlvmKernel).emit([f])

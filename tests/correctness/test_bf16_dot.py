@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jitgemm
+from jitgemm.isa.types import F32
 from jitgemm.runtime.engine import engine, usable
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -53,8 +54,8 @@ def test_subnormal_numbers_are_lost_only_where_that_is_allowed() -> None:
 
 
 def test_the_order_is_that_of_the_operations_meaning(rng: np.random.Generator) -> None:
-    if not _dots():
-        pytest.skip("this set has no such instruction")
+    if not _dots() or engine().isa.tiles:
+        pytest.skip("this set has no such instruction, or another one for it")
     a, b = (rng.standard_normal(s).astype(np.float32).astype(bfloat16) for s in ((3, 40), (40, 5)))
     fold = engine().isa.ops["bf16_dot"].meaning
     got = jitgemm.gemm(a, b, out_dtype=np.float32, allow_bf16_dot=True)
@@ -64,6 +65,31 @@ def test_the_order_is_that_of_the_operations_meaning(rng: np.random.Generator) -
             pairs = a[i, p : p + 2], b[p : p + 2, j]
             total = fold(*(np.ascontiguousarray(x).view(np.float32) for x in pairs), total)
         assert got[i, j] == total[0]
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 40, 5), (3, 1100, 40), (33, 7, 2)])
+def test_the_order_of_a_matrix_unit_is_that_of_its_meaning(
+    m: int, k: int, n: int, rng: np.random.Generator
+) -> None:
+    """However many rows there are; sums of two depth blocks are added once each is complete."""
+    if not (usable() and engine().isa.tiles):
+        pytest.skip("this set has no matrix unit")
+    a, b = (rng.standard_normal(s).astype(np.float32).astype(bfloat16) for s in ((m, k), (k, n)))
+    fold, block = engine().isa.tiles["tile_bf16"].meaning, 2 * F32.depth_block
+    padded = -(-k // 32) * 32
+    left, right = np.zeros((m, padded), bfloat16), np.zeros((padded, n), bfloat16)
+    left[:, :k], right[:k] = a, b
+    wanted = None
+    for start in range(0, padded, block):
+        total = np.zeros((m, n), np.float32)
+        for p in range(start, min(start + block, padded), 32):
+            x = np.ascontiguousarray(left[:, p : p + 32]).view(np.float32)
+            pairs = right[p : p + 32].reshape(16, 2, n).transpose(0, 2, 1)
+            total = fold(total, x, np.ascontiguousarray(pairs).view(np.float32)[..., 0])
+        wanted = total if wanted is None else wanted + total
+    assert wanted is not None
+    got = jitgemm.gemm(a, b, out_dtype=np.float32, allow_bf16_dot=True)
+    assert got.tobytes() == wanted.tobytes()
 
 
 def test_a_handle_serves_the_products_it_was_packed_for(rng: np.random.Generator) -> None:

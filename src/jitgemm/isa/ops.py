@@ -18,7 +18,7 @@ import numpy as np
 
 from jitgemm.isa import bits, exact
 
-__all__ = ["BF16_DOT", "FUSED_OPS", "TWO_ROUNDING_OPS", "Op"]
+__all__ = ["BF16_DOT", "FUSED_OPS", "TWO_ROUNDING_OPS", "Op", "flushed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ _TWO_ROUNDING = (
 )
 
 
-def _flushed(a: Any) -> Any:
+def flushed(a: Any) -> Any:
     """Subnormal numbers as zeros of their sign."""
     tiny = np.abs(a) < np.finfo(np.float32).tiny
     return np.where(tiny, np.copysign(np.float32(0), a), a)
@@ -253,11 +253,11 @@ def _flushed(a: Any) -> Any:
 
 def _bf16_dot(a: Any, b: Any, c: Any) -> Any:
     pairs = [x.view(np.uint16).astype(np.uint32) << np.uint32(16) for x in (a, b)]
-    x, y = (_flushed(p.view(np.float32)) for p in pairs)
-    total = _flushed(c)
+    x, y = (flushed(p.view(np.float32)) for p in pairs)
+    total = flushed(c)
     # The number of the higher depth first, as the instruction does.
     for part in (1, 0):
-        total = _flushed(exact.fma(x[part::2].copy(), y[part::2].copy(), total))
+        total = flushed(exact.fma(x[part::2].copy(), y[part::2].copy(), total))
     return total
 
 

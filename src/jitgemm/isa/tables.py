@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from jitgemm.isa.integers import DOT_INTEGERS, GENERIC_INTEGERS, x86_integers
+from jitgemm.isa.matrix import AMX, MatrixOp
 from jitgemm.isa.ops import BF16_DOT, FUSED_OPS, TWO_ROUNDING_OPS, Op
 from jitgemm.isa.types import ElementType
 
 __all__ = [
-    "AVX2", "AVX2_VNNI", "AVX512", "AVX512_BF16", "AVX512_VNNI", "BY_NAME", "INTERPRETER",
-    "PORTABLE", "Isa", "register",
+    "AVX2", "AVX2_VNNI", "AVX512", "AVX512_AMX", "AVX512_BF16", "AVX512_VNNI", "BY_NAME",
+    "INTERPRETER", "PORTABLE", "Isa", "register",
 ]  # fmt: skip
 
 
@@ -41,6 +42,10 @@ class Isa:
         default_factory=lambda: GENERIC_INTEGERS, repr=False, hash=False, compare=False
     )
     """Operations on integers; ``ops`` are those on floats."""
+    tiles: Mapping[str, MatrixOp] = field(
+        default_factory=dict, repr=False, hash=False, compare=False
+    )
+    """Operations of a matrix unit."""
     half: bool = False
     """Whether there are instructions that convert ``f16``."""
     mask_registers: bool = False
@@ -80,6 +85,12 @@ AVX512_BF16 = replace(
     requires=AVX512_VNNI.requires | {"avx512bf16"},
     ops={**FUSED_OPS, BF16_DOT.name: BF16_DOT},
 )
+AVX512_AMX = replace(
+    AVX512_BF16,
+    name="avx512_amx",
+    requires=AVX512_BF16.requires | {"amx-tile", "amx-int8", "amx-bf16"},
+    tiles=AMX,
+)
 AVX2 = Isa(
     "avx2",
     256,
@@ -107,7 +118,17 @@ INTERPRETER = Isa(
 )  # fmt: skip
 
 BY_NAME: dict[str, Isa] = {
-    i.name: i for i in (AVX512_BF16, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, PORTABLE, INTERPRETER)
+    i.name: i
+    for i in (
+        AVX512_AMX,
+        AVX512_BF16,
+        AVX512_VNNI,
+        AVX512,
+        AVX2_VNNI,
+        AVX2,
+        PORTABLE,
+        INTERPRETER,
+    )
 }
 """In order of preference: the first one the machine has is used."""
 

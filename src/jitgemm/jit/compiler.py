@@ -20,7 +20,8 @@ from jitgemm.jit.target import check_executable_memory, host, target_machine
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function
-from jitgemm.lang.llvm import LlvmKernel, LlvmModule
+from jitgemm.lang.llvm import LlvmKernel
+from jitgemm.lang.module import LlvmModule
 
 __all__ = ["Compiled", "Unit", "assembly", "compiled", "gemm_unit", "get", "text"]
 
@@ -95,7 +96,7 @@ def gemm_unit(spec: GemmSpec) -> Unit:
 
 def text(unit: Unit) -> str:
     """The unit's LLVM IR as generated (same unit, same text)."""
-    return LlvmModule(unit.name, unit.isa, unit.kernel_class).emit(unit.exports())
+    return LlvmModule(unit.name, unit.isa, unit.kernel_class or LlvmKernel).emit(unit.exports())
 
 
 def _optimized(unit: Unit) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,6 +21,10 @@ __all__ = [
 
 NO_ISA = "none"
 """``JITGEMM_ISA`` of a process that generates no code; what its packed operands are made for."""
+
+
+# x86-64 system call number, its request, and the number of the processor's state component.
+_ARCH_PRCTL, _ASK, _TILE_DATA = 158, 0x1023, 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,23 @@ def available(isa: Isa) -> bool:
     """Whether this machine can run ``isa``."""
     if isa.interpreted:
         return True
-    return (not isa.arch or isa.arch == host().arch) and isa.requires <= host().features
+    here = (not isa.arch or isa.arch == host().arch) and isa.requires <= host().features
+    return here and (not isa.tiles or tiles_permitted())
+
+
+@cache
+def tiles_permitted() -> bool:
+    """Ask the operating system to let this process use tile registers; whether it does.
+
+    Linux wants to be asked, because signal frames grow by 8 KiB, and refuses if a thread has set up
+    too small a stack for signals (``ARCH_REQ_XCOMP_PERM``, Documentation/arch/x86/xstate.rst).
+    Threads and forked processes have the permission of their process.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    return bool(call(*(ctypes.c_long(x) for x in (_ARCH_PRCTL, _ASK, _TILE_DATA))) == 0)
 
 
 def choose_isa() -> Isa:
@@ -95,6 +116,8 @@ def choose_isa() -> Isa:
         )
     if not available(isa):
         missing = ", ".join(sorted(isa.requires - host().features)) or isa.arch
+        if isa.tiles and isa.requires <= host().features:
+            missing = "the operating system's permission"
         raise IsaError(
             message("JITGEMM_ISA", f"an instruction set of this machine ({host().cpu})",
                     f"{isa.name!r}, which also needs {missing}")

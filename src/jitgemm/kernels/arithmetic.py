@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from jitgemm.isa.matrix import product_name
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F32, F64, I16, I32, I64, ElementType
 
-__all__ = ["Arithmetic", "Types", "arithmetic_for", "sum_type"]
+__all__ = ["Arithmetic", "Types", "arithmetic_for", "sum_type", "tiled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Arithmetic:
     """``fold`` takes B's word first: of a ``dot4`` the unsigned operand."""
     flip: bool = False
     """A's numbers are moved by half their range, to the other signedness."""
+    tiles: bool = False
+    """``fold`` is an operation of a matrix unit, on tiles of words."""
 
     @property
     def word_bytes(self) -> int:
@@ -116,8 +119,22 @@ def _fits(x: ElementType, y: ElementType) -> bool:
     return y.signed and x.bits < y.bits
 
 
+def tiled(types: Types, isa: Isa) -> Arithmetic | None:
+    """The arithmetic on a matrix unit, for those types that the machine's one multiplies.
+
+    It reads the micropanels of :func:`arithmetic_for`; 8-bit numbers of either sign are multiplied
+    as they are.
+    """
+    a, b = types.a, types.b
+    narrow = a.integral and a.bits == b.bits == 8 and sum_type(types) is I32
+    halves = types.bf16_dot and a is b is BF16 and sum_type(types) is F32
+    if not isa.tiles or not (narrow or halves):
+        return None
+    return Arithmetic(types, a, b, 2 if halves else 4, product_name(a, b), tiles=True)
+
+
 def arithmetic_for(types: Types, element: ElementType, isa: Isa) -> Arithmetic:
-    """The arithmetic of sums of type ``element``."""
+    """The arithmetic of sums of type ``element``, in vectors."""
     a, b = types.a, types.b
     if not element.integral:
         if types.bf16_dot and a is b is BF16 and element is F32 and "bf16_dot" in isa.ops:

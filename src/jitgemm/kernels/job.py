@@ -130,6 +130,7 @@ TILE = Record(
     "first",  # 1: no earlier depth block
     "ahead",  # part of the micropanel that comes next, to be fetched early
     "last",  # 1: no later depth block: finish the elements
+    "shape",  # rows of the registers of a matrix unit, a byte each; 0: not configured
     "count",  # microtiles in a row that differ in nothing but their place (B in place only)
     *(f"next_{x}" for x in ("a", "b", "c", "d", "bias")),  # bytes from one of them to the next
     "next_row",

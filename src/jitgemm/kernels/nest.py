@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from jitgemm.isa.types import F64, I32, ElementType
 from jitgemm.kernels.job import JOB, TILE
+from jitgemm.kernels.matrix import matrix_microkernel
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.operands import pack_a, pack_b
 from jitgemm.kernels.quantised import sums_at
@@ -78,6 +79,12 @@ def _tile(spec: GemmSpec) -> Function:
         (job, tile), (p, end) = records, depth
         tile.set("first", k.select(p.equals(0), k.const(1), k.const(0)))
         tile.set("last", k.select(end >= job.int("k"), k.const(1), k.const(0)))
+        if spec.tiles:
+            for panels in k.cases(variant // _ROWS_BITS, [p for p, _ in spec.tile.groups]):
+                micro = matrix_microkernel(spec, panels)
+                height = variant % _ROWS_BITS
+                k.call(micro, job.ptr, tile.ptr, *at, height, end - p)
+            return
         for number in k.cases(variant, [g * _ROWS_BITS + r for g, r in variants]):
             panels, rows = divmod(number, _ROWS_BITS)
             k.call(microkernel(spec, panels, rows), job.ptr, tile.ptr, *at, end - p)
@@ -345,8 +352,12 @@ def chunk(spec: GemmSpec) -> Function:
                         odd.value = 1 - odd.value
 
         def tiles() -> None:
+            if spec.tiles:
+                tile.set("shape", 0)
             over(j0, j0 + grouped, group * spec.nr, group)
             over(j0 + grouped, j1, k.const(spec.nr), k.const(1))
+            if spec.tiles:
+                k.release_tiles()
 
         if spec.b is not BSource.INPLACE:
             tiles()

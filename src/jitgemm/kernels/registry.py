@@ -6,10 +6,12 @@ chosen by `benchmarks/tiles.py`; failed alternatives are recorded beside the row
 
 from __future__ import annotations
 
+from jitgemm.isa.matrix import TILE_ROWS
 from jitgemm.isa.tables import (
     AVX2,
     AVX2_VNNI,
     AVX512,
+    AVX512_AMX,
     AVX512_BF16,
     AVX512_VNNI,
     INTERPRETER,
@@ -19,7 +21,7 @@ from jitgemm.isa.tables import (
 from jitgemm.isa.types import F32, F64, I32, I64, ElementType
 from jitgemm.kernels.spec import Tile
 
-__all__ = ["columns_tile", "register", "rows", "slim_tile", "tile_for"]
+__all__ = ["columns_tile", "matrix_tile", "register", "rows", "slim_tile", "tile_for"]
 
 # 14 rows by two vectors: 28 sums, two vectors of B, one broadcast; 14 cycles of two FMAs per depth
 # step against 16 loads.  8x3 and 6x4 reach the same share of the register-only loop but balance
@@ -27,6 +29,9 @@ __all__ = ["columns_tile", "register", "rows", "slim_tile", "tile_for"]
 _WIDE = Tile(mr=14, nr_regs=2, groups=((1, 14), (2, 6), (4, 3)))
 # 16 registers: 6x2 is the classic; 4x3 loads as often but wastes panels of odd width.
 _NARROW = Tile(mr=6, nr_regs=2, groups=((1, 6), (2, 2), (4, 1)))
+# Products of 64 bits need a register of their own, and some compilers' schedules more than one
+# (LLVM 22 for Emerald Rapids keeps two vectors of the 14th row on the stack).
+_LONG = Tile(mr=12, nr_regs=2, groups=((1, 12), (2, 6), (4, 3)))
 # Separate multiply and add need a temporary register each.
 _PLAIN = Tile(mr=4, nr_regs=2, groups=((1, 4), (2, 2), (4, 1)))
 # Products of 64-bit integers by SSE2 are three multiplications of halves, and their sums.
@@ -63,6 +68,15 @@ def columns_tile(tile: Tile, isa: Isa, parts: int) -> Tile:
     return Tile(mr=rows, nr_regs=tile.nr_regs, groups=((1, rows),))
 
 
+def matrix_tile(tile: Tile) -> Tile:
+    """The tile for a matrix unit of eight registers, on the micropanels of ``tile``.
+
+    Four of sums in a square need two of A and two of B, which is as many bytes to load as there are
+    cycles to multiply; up to 16 rows four side by side take one of A.
+    """
+    return Tile(mr=2 * TILE_ROWS, nr_regs=tile.nr_regs, groups=((1, 2 * TILE_ROWS), (2, TILE_ROWS)))
+
+
 def slim_tile(tile: Tile) -> Tile:
     """The tile for a B no wider than one vector: twice the rows on half the vectors."""
     rows = tile.mr * tile.nr_regs
@@ -71,6 +85,7 @@ def slim_tile(tile: Tile) -> Tile:
 
 for _element in (F32, F64):
     for _isa, _tile, _complex in (
+        (AVX512_AMX, _WIDE, _WIDE_COMPLEX),
         (AVX512_BF16, _WIDE, _WIDE_COMPLEX),
         (AVX512_VNNI, _WIDE, _WIDE_COMPLEX),
         (AVX512, _WIDE, _WIDE_COMPLEX),
@@ -84,9 +99,10 @@ for _element in (F32, F64):
 # 32-bit sums are also those of words of narrower numbers.  A product that is no single instruction
 # needs registers of its own: four for 64 bits of AVX2, which multiplies halves.
 for _isa, _tile, _long in (
-    (AVX512_BF16, _WIDE, _WIDE),
-    (AVX512_VNNI, _WIDE, _WIDE),
-    (AVX512, _WIDE, _WIDE),
+    (AVX512_AMX, _WIDE, _LONG),
+    (AVX512_BF16, _WIDE, _LONG),
+    (AVX512_VNNI, _WIDE, _LONG),
+    (AVX512, _WIDE, _LONG),
     (AVX2_VNNI, _NARROW, _PLAIN),
     (AVX2, _NARROW, _PLAIN),
     (PORTABLE, _PLAIN, _LOW),

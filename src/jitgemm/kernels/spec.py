@@ -176,7 +176,7 @@ class GemmSpec:
             names.append(str(types.c))
         if self.epilogue.bias is not Bias.NONE:
             names.append(str(types.bias))
-        if self.arithmetic.fold == "bf16_dot":
+        if types.bf16_dot and self.arithmetic.group > 1:
             names.append("dot")
         return "_".join(names)
 
@@ -205,6 +205,11 @@ class GemmSpec:
     def tile_row(self) -> int:
         """Bytes of one row of sums as wide as a micropanel."""
         return self.nr * self.element.bytes
+
+    @property
+    def tiles(self) -> bool:
+        """Whether a matrix unit multiplies tiles of words."""
+        return self.arithmetic is not None and self.arithmetic.tiles
 
     @property
     def widens_b(self) -> bool:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.arithmetic import Arithmetic
 from jitgemm.kernels.job import JOB
-from jitgemm.kernels.micro import fold
 from jitgemm.kernels.pack import Source, pack_panels
 from jitgemm.kernels.quantised import sums_at
 from jitgemm.kernels.spec import GemmSpec
@@ -185,7 +184,7 @@ class _Panels:
     def _sums(self) -> None:
         """Add up the columns of each panel, behind it."""
         k, spec = self.k, self.spec
-        ones = _ones(k, spec)
+        signed = self.how.types.b.signed
         for start in k.range(0, self.source.lead, spec.nr):
             panel = self._panel(start)
             zero = k.zero(spec.element, spec.lanes)
@@ -195,18 +194,20 @@ class _Panels:
                 for v, cell in enumerate(sums):
                     at = panel + w * spec.panel_row + v * width
                     words = k.load(at, spec.element, spec.lanes)
-                    cell.value = fold(k, spec, ones, words, cell.value)
+                    cell.value = _add_up(k, self.how, words, cell.value, signed=signed)
             at = sums_at(spec, panel, self.words)
             for v, cell in enumerate(sums):
                 k.store(at + v * width, cell.value)
 
 
-def _ones(k: Kernel, spec: GemmSpec) -> Vec:
-    """Words of ones."""
-    how = spec.arithmetic
-    assert how is not None
-    one = sum(1 << (how.piece.bits * g) for g in range(how.group))
-    return k.literal(one, spec.element, spec.lanes)
+def _add_up(k: Kernel, how: Arithmetic, words: Vec, total: Vec, *, signed: bool) -> Vec:
+    """``total`` and the numbers of each word, by vectors whatever multiplies words."""
+    bits = 8 * words.element.bytes // how.group
+    one = sum(1 << (bits * g) for g in range(how.group))
+    ones = k.literal(one, words.element, words.lanes)
+    # Of four numbers the unsigned ones come first.
+    pair = (ones, words) if signed else (words, ones)
+    return k.op(f"dot{how.group}", *pair, total)
 
 
 def _interleaved(k: Kernel, rows: list[Vec]) -> Vec:
@@ -299,14 +300,14 @@ def _row(
 def _sum(k: Kernel, spec: GemmSpec, how: Arithmetic, row: Ptr, words: Int) -> None:
     """The sum of a row of words, behind it."""
     element, lanes = spec.element, spec.lanes
-    ones = _ones(k, spec)
+    signed = how.types.a.signed != how.flip
     total = k.var(k.zero(element, lanes))
     whole = words // lanes * lanes
 
     def add(at: Ptr, mask_of: Int | None) -> None:
         mask = None if mask_of is None else k.mask(mask_of, element, lanes)
         x = k.load(at, element, lanes, mask)
-        total.value = fold(k, spec, x, ones, total.value)
+        total.value = _add_up(k, how, x, total.value, signed=signed)
 
     for w in k.range(0, whole, lanes):
         add(row + w * how.word_bytes, None)

@@ -341,6 +341,35 @@ class Kernel(ABC):
     def var(self, initial: T) -> Var[T]:
         """A cell that loops and branches may rebind."""
 
+    # -- tiles of a matrix unit -----------------------------------------------------------------
+    # Registers are numbered, and keep what they hold from one function to the next.
+    @abstractmethod
+    def configure_tiles(self, palette: Ptr) -> None:
+        """Give tile registers their shapes, from 64 bytes at ``palette``; they lose their contents.
+
+        The format is that of ``LDTILECFG``.
+        """
+
+    @abstractmethod
+    def release_tiles(self) -> None:
+        """Tile registers have no shape any more: a thread must not keep them beyond a call."""
+
+    @abstractmethod
+    def zero_tile(self, tile: int) -> None:
+        """All words of a tile zero."""
+
+    @abstractmethod
+    def load_tile(self, tile: int, p: Ptr, stride: Int) -> None:
+        """A tile from rows ``stride`` bytes apart."""
+
+    @abstractmethod
+    def store_tile(self, tile: int, p: Ptr, stride: Int) -> None:
+        """Write the rows of a tile, ``stride`` bytes apart."""
+
+    @abstractmethod
+    def fold_tiles(self, name: str, element: ElementType, total: int, a: int, b: int) -> None:
+        """Add the product of tiles ``a`` and ``b`` to ``total``, whose words are ``element``."""
+
     # -- control --------------------------------------------------------------------------------
     @abstractmethod
     def range(self, start: IntLike, stop: IntLike, step: IntLike = 1) -> Iterator[Int]:

@@ -9,17 +9,16 @@ checks that none survives in a hot loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from jitgemm.errors import LanguageError
 from jitgemm.isa.conversions import conversion
-from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, T, Var, Vec
+from jitgemm.lang.module import LlvmModule
 from jitgemm.lang.template import Holes, conversion_holes, number_text, shape_holes
 
-__all__ = ["LlvmKernel", "LlvmModule"]
+__all__ = ["LlvmKernel"]
 
 _TYPES = {"int": "i64", "ptr": "ptr"}
 _FOLD: dict[str, Callable[[int, int], int]] = {
@@ -31,45 +30,6 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
 }
-
-
-@dataclass
-class LlvmModule:
-    """One translation unit: functions, and the declarations they need."""
-
-    name: str
-    isa: Isa
-    kernel_class: type[LlvmKernel] | None = None
-    declarations: dict[str, None] = field(default_factory=dict)
-    _texts: list[str] = field(default_factory=list)
-    _done: dict[str, Function] = field(default_factory=dict)
-    _queue: list[Function] = field(default_factory=list)
-
-    def need(self, function: Function) -> str:
-        """Make sure ``function`` ends up in the module; its symbol."""
-        known = self._done.get(function.name)
-        if known is None:
-            self._done[function.name] = function
-            self._queue.append(function)
-        return function.name
-
-    def declare(self, line: str) -> None:
-        """Add a declaration once."""
-        self.declarations[line] = None
-
-    def emit(self, exports: list[Function]) -> str:
-        """Generate the exported functions and all they call; the module's text."""
-        cls = self.kernel_class or LlvmKernel
-        names = {self.need(f) for f in exports}
-        while self._queue:
-            function = self._queue.pop(0)
-            self._texts.append(cls(self, function).define(external=function.name in names))
-        attributes = (
-            'attributes #0 = { nounwind "prefer-vector-width"="512" '
-            '"min-legal-vector-width"="512" "no-builtins" }'
-        )
-        parts = [f"; {self.name}", *self._texts, *self.declarations, attributes]
-        return "\n\n".join(parts) + "\n"
 
 
 class LlvmKernel(Kernel):
@@ -362,6 +322,34 @@ class LlvmKernel(Kernel):
 
         write(initial)
         return Var(read, write)
+
+    # -- tiles of a matrix unit -----------------------------------------------------------------
+    def _on_tiles(self, intrinsic: str, *operands: int | Ptr | Int) -> None:
+        kinds = ["i8" if isinstance(x, int) else self._type_of(x) for x in operands]
+        values = [x if isinstance(x, int) else x.handle for x in operands]
+        marks = ["i8 immarg" if kind == "i8" else kind for kind in kinds]
+        self.module.declare(f"declare void @{intrinsic}({', '.join(marks)})")
+        texts = ", ".join(f"{kind} {value}" for kind, value in zip(kinds, values, strict=True))
+        self._emit(f"call void @{intrinsic}({texts})")
+
+    def configure_tiles(self, palette: Ptr) -> None:
+        self._on_tiles("llvm.x86.ldtilecfg", palette)
+
+    def release_tiles(self) -> None:
+        self._on_tiles("llvm.x86.tilerelease")
+
+    def zero_tile(self, tile: int) -> None:
+        self._on_tiles("llvm.x86.tilezero", tile)
+
+    def load_tile(self, tile: int, p: Ptr, stride: Int) -> None:
+        self._on_tiles("llvm.x86.tileloadd64", tile, p, stride)
+
+    def store_tile(self, tile: int, p: Ptr, stride: Int) -> None:
+        self._on_tiles("llvm.x86.tilestored64", tile, p, stride)
+
+    def fold_tiles(self, name: str, element: ElementType, total: int, a: int, b: int) -> None:
+        del element
+        self._on_tiles(self.isa.tiles[name].intrinsic, total, a, b)
 
     # -- control --------------------------------------------------------------------------------
     def range(self, start: IntLike, stop: IntLike, step: IntLike = 1) -> Iterator[Int]:

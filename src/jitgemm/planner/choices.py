@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from jitgemm.isa.tables import Isa
-from jitgemm.kernels.arithmetic import Arithmetic, Types, arithmetic_for
-from jitgemm.kernels.registry import columns_tile, slim_tile, tile_for
+from jitgemm.kernels.arithmetic import Arithmetic, Types, arithmetic_for, tiled
+from jitgemm.kernels.registry import columns_tile, matrix_tile, slim_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.planner.machine import Machine
@@ -101,9 +101,13 @@ def is_dot(problem: Problem) -> bool:
     return one and problem.k > 1 and not problem.strict
 
 
-def spec_for(problem: Problem, source: BSource, isa: Isa) -> GemmSpec:
+def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     """The kernel for a source of B."""
-    tile = tile_for(problem.element, isa, problem.parts)
+    isa = context.isa
+    tile, units = tile_for(problem.element, isa, problem.parts), _matrix_unit(problem, context)
+    if units is not None and source is BSource.PACKED:
+        tile = matrix_tile(tile)
+        return GemmSpec(problem.element, isa, tile, source, problem.epilogue, 1, units)
     if source is BSource.COLUMNS:
         tile = columns_tile(tile, isa, problem.parts)
     elif problem.b is not None and problem.n * problem.parts <= isa.lanes(problem.element):
@@ -114,6 +118,15 @@ def spec_for(problem: Problem, source: BSource, isa: Isa) -> GemmSpec:
         # A number flipped is one with another zero point.
         epilogue = replace(epilogue, zero_a=epilogue.zero_a or how.flip)
     return GemmSpec(problem.element, isa, tile, source, epilogue, problem.parts, how)
+
+
+def _matrix_unit(problem: Problem, context: Context) -> Arithmetic | None:
+    """How a matrix unit multiplies, if there is one for these types and enough rows for it."""
+    if problem.mixed is None:
+        return None
+    # A unit that rounds has an order of its own, which must not depend on how many rows there are.
+    enough = problem.m >= context.knob("matrix_rows") or not problem.element.integral
+    return tiled(problem.mixed, context.isa) if enough else None
 
 
 def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
@@ -238,7 +251,7 @@ def _words(
         return PackA.ROWS, mr, f"A: rows copied per chunk, as words of {how.group} {how.piece}"
     if spec.epilogue.zero_b:
         return PackA.ROWS, mr, "A: rows copied per chunk, with their sums, for B's zero points"
-    if a.row:
+    if a.row and not how.tiles:
         return _rows_apart(problem, spec, context)
     return PackA.INPLACE, mr, "A: read in place by broadcast"
 

@@ -195,7 +195,7 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     depth = min(oriented.k, element.depth_block) if deep else oriented.k
     source, why = b_source(replace(oriented, k=depth), context)
     reasons.append(why)
-    spec = spec_for(oriented, source, context.isa)
+    spec = spec_for(oriented, source, context)
     if spec.arithmetic is not None:
         reasons.append(str(spec.arithmetic))
     if deep:
