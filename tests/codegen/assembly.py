@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Loop", "functions_of", "loops_of"]
+__all__ = ["Loop", "functions_of", "loops_of", "tile_loops_of"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,16 @@ def functions_of(assembly: str) -> dict[str, list[str]]:
 
 
 def loops_of(lines: list[str]) -> list[Loop]:
+    """Innermost loops that multiply."""
+    return [loop for loop in _innermost(lines) if loop.multiplications or loop.folds]
+
+
+def tile_loops_of(lines: list[str]) -> list[Loop]:
+    """Innermost loops that multiply tiles."""
+    return [loop for loop in _innermost(lines) if loop.count(r"\ttdpb")]
+
+
+def _innermost(lines: list[str]) -> list[Loop]:
     loops, label, start = [], "", 0
     frame = any(re.match(r"\tmovq\t%rsp, %rbp$", line) for line in lines)
     for i, line in enumerate(lines):
@@ -74,4 +84,4 @@ def loops_of(lines: list[str]) -> list[Loop]:
         jump = re.match(r"\tj\w+\t(\.LBB\w+)$", line)
         if jump and jump[1] == label:
             loops.append(Loop(tuple(lines[start + 1 : i + 1]), frame))
-    return [loop for loop in loops if loop.multiplications or loop.folds]
+    return loops

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
 import pytest
-from assembly import Loop, functions_of, loops_of
+from assembly import Loop, functions_of, loops_of, tile_loops_of
 
 from jitgemm.isa import tables
 from jitgemm.isa.tables import Isa
@@ -25,6 +26,7 @@ SETS = [i for i in tables.BY_NAME.values() if available(i) and not i.interpreted
 FOURS = [i for i in SETS if "dot4" in i.integers]
 FUSED = [i for i in SETS if i.fused]
 REQUANTISED = Epilogue(zero_a=True, zero_b=True, bias=Bias.COLUMN, scale=Scale.COLUMN)
+DOT = Types(BF16, BF16, F32, F32, F32, bf16_dot=True)
 ACTIVE = Epilogue(beta=True, bias=Bias.FULL, program=ACTIVATIONS["relu"])
 
 named = {"ids": lambda x: x.name if isinstance(x, Isa) else str(x)}
@@ -67,6 +69,29 @@ def test_bytes_are_folded_four_at_a_time(
         # One load per vector of B, one broadcast per row of A: nothing is read twice.
         assert loop.count(r"\(%r") <= 2 * rows + columns + 3, what
         assert not loop.shuffles, what
+
+
+@pytest.mark.skipif(not available(tables.AVX512_AMX), reason="no matrix unit here")
+@pytest.mark.parametrize("epilogue", [Epilogue(), REQUANTISED], **named)
+@pytest.mark.parametrize("types", [Types(U8, I8, I32, I32, I32), DOT], ids=["bytes", "bf16"])
+def test_tiles_are_loaded_once_for_four_products(types: Types, epilogue: Epilogue) -> None:
+    if types is DOT and epilogue.zero_a:
+        epilogue = ACTIVE
+    narrow = replace(types, out=I8) if epilogue.scale is not Scale.NONE else types
+    spec = typed_spec(tables.AVX512_AMX, narrow, epilogue)
+    functions = functions_of(_assembly(spec))
+    for panels, wanted in ((1, {(4, 4), (2, 3)}), (2, {(4, 5)})):
+        lines, found = functions[f"{spec.symbol}_tiles_{panels * spec.nr}"], set()
+        for loop in tile_loops_of(lines):
+            products, loads = loop.count(r"\ttdpb"), loop.count(r"\ttileloadd")
+            found.add((products, loads))
+            assert not loop.stack, loop.stack
+            # Pointers to two or three operands, and the depth.
+            assert len(loop.lines) <= products + loads + 12, loop.lines
+        assert found == wanted
+        assert not any(re.search(r"\ttilerelease", line) for line in lines)
+    (chunk,) = (x for name, x in functions.items() if name.endswith("_chunk"))
+    assert sum(line == "\ttilerelease" for line in chunk) == 1
 
 
 # Bytes too, where they are not folded four at a time.

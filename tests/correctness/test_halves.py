@@ -118,3 +118,12 @@ def test_every_pattern_of_bits_is_kept(half: np.dtype) -> None:
             assert np.isnan(got[~plain].astype(np.float32)).all()
             wide = jitgemm.gemm(one, want, out_dtype=np.float32)
             same_bits(wide[plain], single[row : row + 1][plain] + np.float32(0))
+
+
+def test_new_results_are_of_the_type_as_numpy_names_it(rng: np.random.Generator) -> None:
+    """Calls like an earlier one know types by identity, whatever object the operands came with."""
+    a, b = _pair(rng, (BF16, BF16), 3, 4, 5)
+    odd = BF16.newbyteorder("=")
+    for x, y in itertools.product((a, a.view(odd)), (b, b.view(odd))):
+        assert jitgemm.gemm(x, y).dtype is np.dtype(BF16.type)
+        assert jitgemm.gemm(x, y, out_dtype=odd).dtype is np.dtype(BF16.type)

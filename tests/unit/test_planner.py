@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitgemm.isa.tables import AVX2, AVX512, PORTABLE, Isa
-from jitgemm.isa.types import F32, F64, ElementType
+from jitgemm.isa.tables import AVX2, AVX512, AVX512_AMX, AVX512_BF16, PORTABLE, Isa
+from jitgemm.isa.types import BF16, F32, F64, I8, I16, I32, I64, U8, ElementType
+from jitgemm.kernels.arithmetic import Types, sum_type
 from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.registry import columns_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, Epilogue
@@ -406,6 +407,32 @@ def test_packing_of_a() -> None:
         if ways == 12:
             assert plan.blocking.tile_rows <= 10
             _because(plan, "share L1 sets")
+
+
+def test_a_matrix_unit_multiplies_what_it_can() -> None:
+    """8-bit integers from a number of rows on; bfloat16 where allowed, whatever their number."""
+    bytes_of = replace(Types.of(I32), a=I8, b=U8)
+    halves = replace(Types.of(BF16), out=F32, bf16_dot=True)
+
+    def unit(m: int, types: Types, isa: Isa = AVX512_AMX, n: int = 40, **knobs: int) -> bool:
+        operands = Operand(64 * types.a.bytes, types.a.bytes), None, Operand(4 * n, 4)
+        p = Problem(sum_type(types), m, n, 64, *operands, mixed=types)
+        plan = make_plan(p, context(isa=isa, **knobs))
+        assert plan.spec.tiles == ("; tile_" in explain(plan, SERVER))
+        return plan.spec.tiles
+
+    least = KNOBS["matrix_rows"].default
+    assert [unit(m, bytes_of) for m in (least - 1, least)] == [False, True]
+    assert not unit(8, bytes_of, matrix_rows=9)
+    assert unit(9, bytes_of, matrix_rows=9)
+    assert not unit(100, bytes_of, isa=AVX512_BF16)
+    # Orders of sums do not depend on how many rows or columns there are.
+    assert unit(1, halves)
+    assert unit(1, halves, n=1)
+    assert not unit(100, replace(halves, bf16_dot=False))
+    assert not unit(100, halves, isa=AVX512_BF16)
+    for other in (replace(bytes_of, a=I16), replace(bytes_of, out=I64), replace(halves, a=F32)):
+        assert not unit(100, other)
 
 
 def test_where_sums_rest() -> None:

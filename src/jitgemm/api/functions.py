@@ -135,7 +135,7 @@ def _gemm(
         others = c, bias
     key: tuple[Any, ...] = ()
     entry = None
-    if not any(options[5:7]):
+    if options[5] is None and options[6] is None:
         # A function is traced anew by each call, as what it refers to may have changed.
         try:
             if out is None:

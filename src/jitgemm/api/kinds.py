@@ -112,8 +112,16 @@ def result_type(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
     except TypeError:
         raise TypeError(message("out_dtype", "a NumPy type", type(wanted).__name__)) from None
     if found is None:
-        found = _results[key] = _decide(a.newbyteorder("="), b.newbyteorder("="), wanted)
+        found = _results[key] = _decide(_native(a), _native(b), wanted)
     return found
+
+
+def _native(x: np.dtype) -> np.dtype:
+    """NumPy's own object for the type in this machine's byte order.
+
+    Entries know types by identity; of bfloat16 ``newbyteorder`` makes a new object.
+    """
+    return np.dtype(x.type)
 
 
 def _decide(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
@@ -129,5 +137,4 @@ def _decide(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
     if number_of(result) is None or not _holds(result, own):
         wider = "" if own.kind == "c" else " or a wider type like it"
         raise TypeError(message("out_dtype", f"{own}{wider}", result))
-    native: np.dtype = result.newbyteorder("=")
-    return native
+    return _native(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitgemm.isa.matrix import TILE_WORDS
 from jitgemm.kernels.dot import lane_count
 from jitgemm.planner.machine import Machine
 from jitgemm.planner.route import GemmPlan
@@ -37,6 +38,9 @@ def _sum(plan: GemmPlan) -> str:
         blocks = -(-k // (lanes * block))
         return f"{lanes} lanes of at most {block} per block, added in halves; {blocks} block(s)"
     chains = max(1, -(-k // block))
+    if plan.spec.tiles and not plan.spec.element.integral:
+        tiles = f"tiles of {TILE_WORDS} words, each an even and an odd chain"
+        return f"{chains} block(s) of at most {block // TILE_WORDS} {tiles}, in ascending order"
     return f"{chains} chain(s) of at most {block} over k, added in ascending order"
 
 
