@@ -26,6 +26,7 @@ from jitgemm.planner.route import Context, GemmPlan, PackA, make_plan, threads_f
 from jitgemm.tuning import KNOBS
 
 SERVER = Machine(Cache(48 << 10, 64, 12), Cache(2 << 20, 64, 16), Cache(32 << 20, 64, 16), "test")
+MESH = replace(SERVER, l3=Cache(300 << 20, 64, 20))
 TINY = Machine(Cache(2 << 10, 64, 2), Cache(16 << 10, 64, 4), Cache(64 << 10, 64, 8), "test")
 
 
@@ -407,6 +408,38 @@ def test_packing_of_a() -> None:
         if ways == 12:
             assert plan.blocking.tile_rows <= 10
             _because(plan, "share L1 sets")
+
+
+def test_few_rows_take_b_in_blocks_that_stay_in_l2() -> None:
+    """Where the rows of A stay there; blocks are wider where each is paid for by a copy of A."""
+    size = SERVER.l2.size
+    for threads in (1, 2):
+        plan = make_plan(problem(64, 8192, 1024, orders="CFC"), context(threads))
+        b = plan.blocking
+        assert b.blocks > 4
+        assert b.cols_per_block % plan.spec.nr == 0
+        assert b.depth_per_slice * b.cols_per_block * 4 <= threads * size // 4
+        assert plan.workspace_b <= threads * size // 4
+    copied = make_plan(problem(64, 8192, 1024, orders="CFC"), context(machine=MESH))
+    assert copied.pack_a is PackA.ROWS
+    assert copied.blocking.cols_per_block == 16 * copied.spec.nr
+    many = make_plan(problem(4096, 8192, 1024, orders="CFC"), context())
+    assert many.blocking.cols_per_block * 1024 * 4 > size
+    assert make_plan(problem(64, 100, 1024, orders="CFC"), context()).blocking.blocks <= 2
+
+
+def test_where_l3_is_far_b_is_packed_earlier_and_colliding_rows_are_copied() -> None:
+    def packs(m: int, n: int, k: int, machine: Machine) -> bool:
+        return make_plan(problem(m, n, k), context(machine=machine)).spec.b is BSource.PACKED
+
+    for n, k, rows in ((500, 500, 64), (4000, 1000, 10), (9000, 4000, 5)):
+        assert [packs(m, n, k, MESH) for m in (rows, rows + 1)] == [False, True]
+        assert not packs(rows + 1, n, k, SERVER)
+    apart = problem(100, 300, 1024)
+    assert make_plan(apart, context(machine=SERVER)).pack_a is PackA.INPLACE
+    plan = make_plan(apart, context(machine=MESH))
+    assert plan.pack_a is PackA.ROWS
+    _because(plan, "collides in L1")
 
 
 def test_a_matrix_unit_multiplies_what_it_can() -> None:

@@ -17,6 +17,11 @@ Notation: element size ``e``, register tile ``mr x nr``, depth slice ``kc``, ``m
   quarter.
 * ``nc``: a packed slice ``kc * nc * e`` is read by every chunk of rows; it must stay in the shared
   cache: at most half of L3, at least one micropanel.
+  Where all rows of A stay in L2 the columns may come in blocks of ``L2 / 8`` that do so too: B is
+  then read once from where it lies, and its micropanels from L2 (1024 x 4096 f32, Emerald Rapids,
+  2 MiB of L2, GFLOP/s with 14, 32, 64, 128 rows: the whole B at a time 36, 63, 85, 99; blocks of
+  L2 / 2 44, 76, 102, 114; of L2 / 8 48, 91, 101, 117; 2026-11-30).  Copied rows of A are copied for
+  every block, which must be wide enough for that not to show.
 * Threads: chunks are drawn on demand from a grid of row ranges by column ranges.  Its cells should
   be alike and as many as fill whole rounds of the threads, or some thread waits for the last one;
   small enough to even out disturbances, large enough that fetching rows and panels does not show.
@@ -40,6 +45,10 @@ _CHUNKS_PER_THREAD = 4
 _FETCH_COLS, _FETCH_ROWS, _DRAW = 8.0, 1.5, 64.0
 _PAGE = 4096
 _PANELS_TO_SPLIT = 4
+# A block of columns is at least this wide: a row of it should be some lines long; a copied element
+# of A should meet enough columns.
+_PANELS_PER_BLOCK = 4
+_PANELS_PER_COPY = 16
 
 
 def _ceil(a: int, b: int) -> int:
@@ -76,6 +85,8 @@ class Limits:
     """Every tile goes down the whole depth, because sums may not rest in the result."""
     one_slice: bool = False
     """B is packed over its whole depth."""
+    copies_a: bool = False
+    """Rows of A are copied for each block of columns."""
 
 
 def _rows(most: int, m: int) -> int:
@@ -151,6 +162,10 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
     nc = n
     if per_call:
         budget = max(1, machine.l3.size // 2 // (kc * size) // spec.nr) * spec.nr
+        if m <= mc:
+            few = machine.l2.size // 8 * threads // (kc * size) // spec.nr
+            least = _PANELS_PER_COPY if limits.copies_a else _PANELS_PER_BLOCK
+            budget = min(budget, max(few, least * threads) * spec.nr)
         blocks = _ceil(n, min(budget, max(n, 1)))
         nc = _ceil(_ceil(n, blocks), spec.nr) * spec.nr
     blocks = max(1, _ceil(n, nc))

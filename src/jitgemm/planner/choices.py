@@ -139,6 +139,8 @@ def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
     assert problem.b is not None
     rows, l3 = context.knob("rhs_pack_rows"), context.machine.l3.size
     size = problem.k * problem.n * problem.parts * problem.types.b.bytes
+    if context.machine.far_l3:
+        return _rows_before_far_l3(size, rows, context.machine.l2.size)
     if size > l3 // 2:
         tile = tile_for(problem.element, context.isa, problem.parts)
         return tile.mr, "larger than half of L3"
@@ -147,6 +149,19 @@ def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
     if size <= l3 // 8:
         return 16 * rows, "small beside L3"
     return 2 * rows, "large beside L3"
+
+
+def _rows_before_far_l3(size: int, rows: int, l2: int) -> tuple[int, str]:
+    """:func:`_rows_in_place` where only L2 is near: B is packed by blocks that stay there.
+
+    Rows of A from which packing is faster, f32, Emerald Rapids with 2 MiB of L2, 2026-11-30: B of
+    0.25 MiB 96, of 1 MiB 64, of 4 to 16 MiB 8 to 11, of 64 MiB 6.
+    """
+    if size <= l2 // 2:
+        return 2 * rows, "small beside L2"
+    if size <= 16 * l2:
+        return rows // 3, "beyond L2"
+    return rows // 6, "far beyond L2"
 
 
 def is_direct(problem: Problem) -> tuple[bool, str]:
@@ -266,7 +281,11 @@ def _rows_apart(problem: Problem, spec: GemmSpec, context: Context) -> tuple[Pac
     # 97 %, rows copied 94 %; f64 at 2048: 8 rows 98 %, 10 rows 96 %; Zen 5, 2026-11-30).
     sets = max(1, way // math.gcd(row, way))
     fit = (l1.ways - 4) * sets
-    if fit < mr and fit * problem.parts * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY:
+    # Where L3 is far the copy is worth its cost, as it also brings the rows into L2 (Emerald Rapids,
+    # one thread, GFLOP/s in place, copied, PyTorch: f32 1024 152, 157, 158; 2048 141, 152, 158; f64
+    # 1024 67, 73, 79; 2048 57, 74, 78; best of 15, 2026-11-30).
+    enough = fit * problem.parts * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY
+    if fit < mr and enough and not context.machine.far_l3:
         return PackA.INPLACE, fit, f"A: read in place, {fit} rows at a time share L1 sets"
     if fit < mr:
         return PackA.ROWS, mr, f"A: rows copied per chunk, their distance {row} collides in L1"

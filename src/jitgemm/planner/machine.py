@@ -10,6 +10,8 @@ from pathlib import Path
 
 __all__ = ["Cache", "Machine", "caches_from_cpuid", "caches_from_sysfs", "detect", "usable_cpus"]
 
+_CLUSTER_L2, _CLUSTER_L3 = 1 << 20, 32 << 20
+
 Cpuid = Callable[[int, int], tuple[int, int, int, int]]
 
 
@@ -30,6 +32,15 @@ class Machine:
     l2: Cache
     l3: Cache
     source: str
+
+    @property
+    def far_l3(self) -> bool:
+        """Whether L3 is spread over the mesh of a server, and L2 the last cache that is near.
+
+        Such cores have large L2 caches; their L3 takes two to three times as many cycles as one
+        that a cluster of eight cores shares, however large it is.
+        """
+        return self.l2.size > _CLUSTER_L2 and self.l3.size > _CLUSTER_L3
 
 
 # A small core of the last ten years; used where nothing can be detected.

@@ -209,7 +209,10 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     reasons.append(why)
     # Columns turned in registers are walked from end to end.
     whole = source is BSource.COLUMNS or not direct or spec.rests_apart
-    limits = Limits(threads, most_rows, whole_depth=whole, one_slice=spec.arithmetic is not None)
+    limits = Limits(
+        threads, most_rows, whole_depth=whole, one_slice=spec.arithmetic is not None,
+        copies_a=pack_a is not PackA.INPLACE,
+    )  # fmt: skip
     sweep = source is BSource.INPLACE and direct and sweeps(oriented, context)
     if sweep:
         reasons.append(f"rows: {oriented.m} sweep along the rows of B, which is larger than L2")
