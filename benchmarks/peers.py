@@ -152,16 +152,20 @@ def peak(dtype: str) -> float:
     """Speed of one thread's register-only loop, in thousand millions of operations per second.
 
     16-bit floats compare with the loop of float32, the type of their sums; 8-bit integers with
-    that of ``dot4``.  ``bf16_dot`` is the loop of that operation.  0 where there is none.
+    that of the matrix unit, or of ``dot4``.  ``bf16_dot`` and names that start with ``tile`` are
+    loops of those operations.  0 where there is none.
     """
     from jitgemm.errors import IsaError
     from jitgemm.isa.types import F32, F64, I32
     from jitgemm.runtime.peak import measure_peak
 
     loops = {
-        "s8": (I32, "dot4"), "u8": (I32, "dot4"), "bf16_dot": (F32, "bf16_dot"),
+        "bytes": (I32, "dot4"), "bf16_dot": (F32, "bf16_dot"),
+        "tile_us": (I32, "tile_us"), "tile_bf16": (F32, "tile_bf16"),
         "f8": (F64, "madd"), "c16": (F64, "madd"),
     }  # fmt: skip
+    if dtype in ("s8", "u8"):
+        return peak("tile_us") or peak("bytes")
     try:
         return measure_peak(*loops.get(dtype, (F32, "madd"))) * 1e-9
     except IsaError:

@@ -194,7 +194,10 @@ def script(name: str) -> list[str]:
 
 def loops() -> str:
     """One line of the speeds of the register-only loops."""
-    kinds = {"f4": "f32", "f8": "f64", "s8": "four bytes", "bf16_dot": "pairs of bfloat16"}
+    kinds = {
+        "f4": "f32", "f8": "f64", "bytes": "four bytes", "bf16_dot": "pairs of bfloat16",
+        "tile_us": "tiles of bytes", "tile_bf16": "tiles of bfloat16",
+    }  # fmt: skip
     speeds = {name: peak(kind) for kind, name in kinds.items()}
     found = ", ".join(f"{name} {speed:.0f}" for name, speed in speeds.items() if speed)
     return f"One thread: {found} Gop/s."

@@ -117,8 +117,8 @@ KNOBS = {
             4,
             1,
             "rows of A from which a matrix unit multiplies 8-bit integers",
-            "prepacked 512 x 512 to 1024 x 1024, Emerald Rapids VM, 2026-11-30: 0.95 to 1.1 times as "
-            "fast as vectors with 3 rows, 1.1 to 1.4 with 4, 1.9 to 2.4 with 8",
+            "prepacked 512 x 512 to 1024 x 1024, Emerald Rapids VM, 2026-11-30: 0.95 to 1.1 times "
+            "as fast as vectors with 3 rows, 1.1 to 1.4 with 4, 1.9 to 2.4 with 8",
         ),
         _knob(
             "lhs_pack_stride",

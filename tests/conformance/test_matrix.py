@@ -23,6 +23,7 @@ from jitgemm.jit import compiler
 from jitgemm.jit.target import available
 from jitgemm.kernels.arithmetic import Types
 from jitgemm.kernels.nest import nest
+from jitgemm.kernels.peak import io_bytes, operations_per_round, peak_function
 from jitgemm.kernels.spec import Bias, Epilogue, GemmSpec
 from jitgemm.lang.core import Function, Kernel, Ptr, parameters
 from jitgemm.lang.interp import Memory, run
@@ -222,3 +223,21 @@ def test_the_same_micropanels_serve_both_kinds_of_kernel() -> None:
 
 def _bytes_of(out: ElementType) -> Types:
     return Types(I8, I8, out, out, out)
+
+
+@pytest.mark.parametrize("name", AMX)
+def test_the_register_loop_adds_as_often_as_it_says(name: str) -> None:
+    """Ones in the tile of A and B: every round adds the numbers of a row to every sum."""
+    element = _element(name)
+    one = 0x3F803F80 if element is F32 else 0x01010101
+    io = np.full((2, TILE_ROWS, TILE_WORDS), one, np.uint32)
+    io[1] = 0
+    memory, rounds = Memory(), 3
+    run(peak_function(element, AVX512_AMX, name), memory, AVX512_AMX, rounds,
+        memory.add("io", io, writable=True))  # fmt: skip
+    numbers = TILE_WORDS * (2 if element is F32 else 4)
+    sums = io[1].view(np.float32 if element is F32 else np.int32)
+    assert (sums == rounds * numbers).all()
+    assert io.nbytes == io_bytes(element, AVX512_AMX, name)
+    each = 2 * TILE_ROWS * TILE_WORDS * numbers
+    assert operations_per_round(element, AVX512_AMX, name) == 4 * each

@@ -19,7 +19,7 @@ from jitgemm.kernels.spec import Bias, GemmSpec, Scale
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["matrix_microkernel"]
+__all__ = ["matrix_microkernel", "shape_tiles"]
 
 _PALETTE = 64
 _WIDTHS = sum(TILE_BYTES << (16 * i) for i in range(4))
@@ -59,14 +59,18 @@ class _Square:
         return upper * _every((0, 1, 4)) + lower * _every((2, 3, 5)) + whole
 
 
+def shape_tiles(k: Kernel, heights: IntLike) -> None:
+    """Give all eight registers whole rows, as many as the bytes of ``heights`` say."""
+    palette = k.scratch(_PALETTE)
+    for i, word in enumerate((1, 0, _WIDTHS, _WIDTHS, 0, 0, heights, 0)):
+        k.store_int(palette + 8 * i, word)
+    k.configure_tiles(palette)
+
+
 def _configure(k: Kernel, tile: View, heights: Int) -> None:
     """Shape the registers, unless they have this shape already: it takes as long as four tiles."""
     for _ in k.when(tile.int("shape").differs(heights)):
-        palette = k.scratch(_PALETTE)
-        words: tuple[IntLike, ...] = (1, 0, _WIDTHS, _WIDTHS, 0, 0, heights, 0)
-        for i, word in enumerate(words):
-            k.store_int(palette + 8 * i, word)
-        k.configure_tiles(palette)
+        shape_tiles(k, heights)
         tile.set("shape", heights)
 
 

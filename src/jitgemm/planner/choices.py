@@ -281,9 +281,9 @@ def _rows_apart(problem: Problem, spec: GemmSpec, context: Context) -> tuple[Pac
     # 97 %, rows copied 94 %; f64 at 2048: 8 rows 98 %, 10 rows 96 %; Zen 5, 2026-11-30).
     sets = max(1, way // math.gcd(row, way))
     fit = (l1.ways - 4) * sets
-    # Where L3 is far the copy is worth its cost, as it also brings the rows into L2 (Emerald Rapids,
-    # one thread, GFLOP/s in place, copied, PyTorch: f32 1024 152, 157, 158; 2048 141, 152, 158; f64
-    # 1024 67, 73, 79; 2048 57, 74, 78; best of 15, 2026-11-30).
+    # Where L3 is far the copy is worth its cost, as it also brings the rows into L2.  GFLOP/s in
+    # place, copied, PyTorch's: f32 1024 152, 157, 158; 2048 141, 152, 158; f64 1024 67, 73, 79;
+    # 2048 57, 74, 78 (Emerald Rapids, one thread, best of 15, 2026-11-30).
     enough = fit * problem.parts * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY
     if fit < mr and enough and not context.machine.far_l3:
         return PackA.INPLACE, fit, f"A: read in place, {fit} rows at a time share L1 sets"

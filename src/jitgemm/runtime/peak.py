@@ -10,7 +10,7 @@ import numpy as np
 from jitgemm.errors import IsaError, message
 from jitgemm.isa.types import ElementType
 from jitgemm.jit import compiler
-from jitgemm.kernels.peak import chains, operations_per_round, peak_function
+from jitgemm.kernels.peak import io_bytes, operations_per_round, peak_function
 from jitgemm.runtime.engine import engine
 from jitgemm.runtime.memory import address, aligned_buffer
 from jitgemm.runtime.packed import element_dtype
@@ -38,7 +38,8 @@ def measure_peak(element: ElementType, fold: str = "madd") -> float:
     Args:
         element: the type of the sums.
         fold: what multiplies and adds: ``"madd"``; for sums of ``i32`` ``"dot4"``, four products of
-            8-bit integers; for sums of ``f32`` ``"bf16_dot"``, two of bfloat16.
+            8-bit integers; for sums of ``f32`` ``"bf16_dot"``, two of bfloat16; or an operation of
+            the matrix unit, as ``"tile_us"`` or ``"tile_bf16"``.
 
     Raises:
         IsaError: the instruction set in use is interpreted and has no speed, or has no such
@@ -47,12 +48,12 @@ def measure_peak(element: ElementType, fold: str = "madd") -> float:
     isa = engine().isa
     if isa.interpreted:
         raise IsaError(message("isa", "one that runs as machine code", repr(isa.name)))
-    if fold not in isa.table(element):
+    if fold not in isa.table(element) and fold not in isa.tiles:
         raise IsaError(message("isa", f"one with {fold} on {element}", repr(isa.name)))
     unit = peak_unit(element, fold)
     where = compiler.get(unit).addresses[unit.name]
     run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(where)
-    io = aligned_buffer((1 + chains(isa)) * isa.vector_bits // 8)
+    io = aligned_buffer(io_bytes(element, isa, fold))
     values = io.view(element_dtype(element))
 
     def seconds(reps: int) -> float:
