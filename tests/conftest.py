@@ -26,7 +26,15 @@ import numpy as np  # noqa: E402
 
 import jitgemm  # noqa: E402
 from jitgemm.runtime import engine as engines  # noqa: E402
-from oracle import KINDS, MANY_PIECES, NESTED, TINY, another_machine, forget_plans  # noqa: E402
+from oracle import (  # noqa: E402
+    KINDS,
+    MANY_PIECES,
+    NESTED,
+    TINY,
+    another_machine,
+    forget_plans,
+    low_tiles,
+)
 
 # Folders whose tests compute through the public functions, on the instruction set in use.
 _COMPUTING = {"correctness", "properties", "contracts"}
@@ -100,6 +108,13 @@ def pieces(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     with another_machine(TINY, **MANY_PIECES), jitgemm.threads(2):
+        yield
+
+
+@pytest.fixture
+def low() -> Iterator[None]:
+    """Tiles of few rows, where nothing depends on them."""
+    with low_tiles():
         yield
 
 
