@@ -61,6 +61,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _ran.update(_COMPUTING & set(Path(report.nodeid.split("::")[0]).parts))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Sessions on other sets take longest.  First of all they are one worker's, which the other
+    # workers make up for; last of all they would be waited for.
+    items.sort(key=lambda item: item.path.name != "test_every_isa.py")
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if getattr(session.config.option, "numprocesses", None):
         return  # the workers compute, not this process
