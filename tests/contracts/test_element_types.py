@@ -70,6 +70,16 @@ def eight(request: pytest.FixtureRequest) -> tuple[np.dtype, np.dtype]:
     return request.param  # type: ignore[no-any-return]
 
 
+@pytest.fixture(autouse=True)
+def _tiles(request: pytest.FixtureRequest) -> None:
+    """The tiles that are released for values and edges, else low ones.
+
+    Every pair of types with every epilogue is a kernel, and most of the time is theirs.
+    """
+    if not request.node.name.startswith(("test_c06_exact", "test_c13_every_tail")):
+        request.getfixturevalue("low")
+
+
 def _operands(
     rng: np.random.Generator, pair: tuple[np.dtype, np.dtype], m: int, n: int, k: int
 ) -> tuple[Array, Array]:
