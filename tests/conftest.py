@@ -26,7 +26,15 @@ import numpy as np  # noqa: E402
 
 import jitgemm  # noqa: E402
 from jitgemm.runtime import engine as engines  # noqa: E402
-from oracle import KINDS, MANY_PIECES, NESTED, TINY, another_machine, forget_plans  # noqa: E402
+from oracle import (  # noqa: E402
+    KINDS,
+    MANY_PIECES,
+    NESTED,
+    TINY,
+    another_machine,
+    forget_plans,
+    low_tiles,
+)
 
 # Folders whose tests compute through the public functions, on the instruction set in use.
 _COMPUTING = {"correctness", "properties", "contracts"}
@@ -51,6 +59,12 @@ def _broken_promise() -> str | None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
         _ran.update(_COMPUTING & set(Path(report.nodeid.split("::")[0]).parts))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Sessions on other sets take longest.  First of all they are one worker's, which the other
+    # workers make up for; last of all they would be waited for.
+    items.sort(key=lambda item: item.path.name != "test_every_isa.py")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -100,6 +114,13 @@ def pieces(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     with another_machine(TINY, **MANY_PIECES), jitgemm.threads(2):
+        yield
+
+
+@pytest.fixture
+def low() -> Iterator[None]:
+    """Tiles of few rows, where nothing depends on them."""
+    with low_tiles():
         yield
 
 

@@ -9,12 +9,13 @@ reals there are two answers: :func:`documented`, a NumPy model of the documented
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,8 @@ from jitgemm.api.reference import reference
 from jitgemm.api.tracing import trace
 from jitgemm.isa import exact
 from jitgemm.isa.types import BY_NAME
+from jitgemm.kernels import registry
+from jitgemm.kernels.spec import Tile
 from jitgemm.planner.machine import Cache, Machine
 from jitgemm.runtime import engine as engines
 
@@ -43,6 +46,11 @@ HALVES = (np.dtype(np.float16), BF16)
 INTEGERS = tuple(np.dtype(x) for x in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"))
 REALS = (*INTEGERS, *HALVES, np.dtype(np.float32), np.dtype(np.float64))
 """Every type of a real number; any two of them may be multiplied."""
+KERNELS = [(x, y) for i, x in enumerate(REALS) for j, y in enumerate(REALS)
+           if i == j or (2 * i + j) % 3 == 0]  # fmt: skip
+"""Pairs whose values are compared.  Each pair is a kernel of its own, so every third is enough:
+each type is on each side of each arithmetic.
+"""
 NARROW = (np.dtype(np.int8), np.dtype(np.uint8))
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -79,6 +87,48 @@ def reals(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array
     return _both_parts(
         lambda: rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 7, shape), dtype
     )
+
+
+# -- designs --------------------------------------------------------------------------------------
+
+
+def pairwise(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Few combinations in which every two values of two axes meet, instead of all there are.
+
+    For properties that could fail through one choice, or through two together.  The same axes give
+    the same list: each row begins with a pair that is still missing, and takes of every other axis
+    what meets most of the others.
+    """
+    values = [list(axis) for axis in axes]
+    spans = list(itertools.combinations(range(len(values)), 2))
+    missing = {
+        (i, x, j, y): None
+        for i, j in spans
+        for x in range(len(values[i]))
+        for y in range(len(values[j]))
+    }
+
+    def gain(row: dict[int, int], axis: int, value: int) -> int:
+        sides = (((i, x), (axis, value)) for i, x in row.items())
+        return sum((*min(s), *max(s)) in missing for s in sides)
+
+    used = [[0] * len(v) for v in values]
+    rows = []
+    while missing:
+        i, x, j, y = next(iter(missing))
+        row = {i: x, j: y}
+        for axis in range(len(values)):
+            if axis not in row:
+                # Of equals the one that is met least so far.
+                row[axis] = max(
+                    range(len(values[axis])), key=lambda v: (gain(row, axis, v), -used[axis][v])
+                )
+        for i, j in spans:
+            missing.pop((i, row[i], j, row[j]), None)
+        for axis, value in row.items():
+            used[axis][value] += 1
+        rows.append(tuple(values[axis][row[axis]] for axis in range(len(values))))
+    return rows
 
 
 # -- answers --------------------------------------------------------------------------------------
@@ -529,6 +579,26 @@ def another_machine(machine: Machine | None = None, **knobs: int) -> Iterator[No
         yield
     finally:
         engines.Engine.context = real  # type: ignore[method-assign]
+        forget_plans()
+
+
+@contextmanager
+def low_tiles() -> Iterator[None]:
+    """Tiles of few rows on the set in use: kernels compile in a third of the time.
+
+    For tests of what does not depend on the tile, such as conversions of numbers and epilogues.
+    """
+    isa = engines.engine().isa
+    mine = [row for row in registry.rows() if row[1] == isa]
+    forget_plans()
+    try:
+        for element, _, parts, tile in mine:
+            rows = min(3, tile.mr)
+            registry.register(element, isa, Tile(rows, tile.nr_regs, ((1, rows), (2, 1))), parts)
+        yield
+    finally:
+        for element, _, parts, tile in mine:
+            registry.register(element, isa, tile, parts)
         forget_plans()
 
 

@@ -212,9 +212,13 @@ def _use(isa: Isa) -> None:
 
 
 @pytest.mark.parametrize(
-    "isa", [_toy(), _toy(name="toy_wide", vector_bits=512), _toy(name="toy_thin", vector_bits=64)],
-    ids=lambda isa: isa.name,
-)  # fmt: skip
+    "isa, dtype",
+    [
+        pytest.param(_toy(), np.float32, id="toy-f32"),
+        pytest.param(_toy(name="toy_wide", vector_bits=512), np.float32, id="toy_wide-f32"),
+        pytest.param(_toy(name="toy_thin", vector_bits=64), np.float64, id="toy_thin-f64"),
+    ],
+)
 def test_an_instruction_set_and_its_tiles_can_be_added_from_outside(
     isa: Isa, outsiders: None, dtype: Any, rng: np.random.Generator, eager_threads: None
 ) -> None:
@@ -234,7 +238,8 @@ def test_an_instruction_set_and_its_tiles_can_be_added_from_outside(
         assert packed.nr == 3 * isa.vector_bits // (8 * b.itemsize)
         for right in (b, np.asfortranarray(b), packed):
             equal(jitgemm.gemm(a, right, **options), exact_gemm(a, b, **options))
-            equal(jitgemm.gemm(a, right, threads=2), exact_gemm(a, b))
+            equal(jitgemm.gemm(a, right, threads=2, **options), exact_gemm(a, b, **options))
+        equal(jitgemm.gemm(a, b, threads=2), exact_gemm(a, b))
         x, y = reals(rng, (m, k), dtype), reals(rng, (k, n), dtype)
         same_bits(jitgemm.gemm(x, y), documented(x, y, fused=False))
     p = jitgemm.plan(a.T, a)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
-__all__ = ["Loop", "functions_of", "loops_of", "tile_loops_of"]
+from jitgemm.jit import compiler
+from jitgemm.kernels.micro import microkernel
+from jitgemm.kernels.spec import GemmSpec
+from jitgemm.lang.core import Function
+
+__all__ = ["Loop", "assembly_of", "functions_of", "loops_of", "microkernels", "tile_loops_of"]
 
 
 @dataclass(frozen=True)
@@ -85,3 +91,20 @@ def _innermost(lines: list[str]) -> list[Loop]:
         if jump and jump[1] == label:
             loops.append(Loop(tuple(lines[start + 1 : i + 1]), frame))
     return loops
+
+
+def assembly_of(spec: GemmSpec, functions: list[Function]) -> dict[str, list[str]]:
+    """Some functions of a spec by themselves: no pass looks beyond one, and most take a second."""
+    unit = compiler.Unit(f"some_{spec.symbol}", spec.isa, lambda: functions)
+    return functions_of(compiler.assembly(unit))
+
+
+@cache
+def microkernels(spec: GemmSpec) -> dict[tuple[int, int], list[Loop]]:
+    """Loops with arithmetic of each microkernel by (rows, columns in vectors)."""
+    tile, names = spec.tile, {}
+    for panels, rows in tile.variants():
+        names[rows, panels * tile.nr_regs] = microkernel(spec, panels, rows)
+    assert len(names) == len(tile.variants())
+    code = assembly_of(spec, list(names.values()))
+    return {size: loops_of(code[function.name]) for size, function in names.items()}

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from assembly import Loop, functions_of, loops_of
+from assembly import Loop, assembly_of, functions_of, loops_of, microkernels
 
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.isa.types import F32, F64, I32, ElementType
@@ -23,8 +23,11 @@ from jitgemm.jit import compiler
 from jitgemm.jit.target import available, host
 from jitgemm.kernels import registry
 from jitgemm.kernels.expression import ACTIVATIONS
+from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.peak import chains, peak_function
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
+from jitgemm.kernels.turned import turned_tile
+from jitgemm.lang.core import Function
 from oracle import run_python
 from rows import distinct_rows
 
@@ -57,11 +60,6 @@ STRAIGHT = (BSource.PACKED, BSource.INPLACE)
 @cache
 def _text(spec: GemmSpec) -> str:
     return compiler.text(compiler.gemm_unit(spec))
-
-
-@cache
-def _assembly(spec: GemmSpec) -> str:
-    return compiler.assembly(compiler.gemm_unit(spec))
 
 
 # -- text -----------------------------------------------------------------------------------------
@@ -146,19 +144,39 @@ def test_different_specs_have_different_names_and_units() -> None:
 # -- loops ----------------------------------------------------------------------------------------
 
 
-def _microkernels(spec: GemmSpec) -> dict[tuple[int, int], list[Loop]]:
-    """Loops with arithmetic by (rows, columns in vectors)."""
-    functions, found = functions_of(_assembly(spec)), {}
-    for panels, rows in spec.tile.variants():
-        lines = functions[f"{spec.symbol}_micro_{rows}x{panels * spec.nr}"]
-        found[rows, panels * spec.tile.nr_regs] = loops_of(lines)
-    return found
+def _same_code(alone: list[str], whole: list[str]) -> bool:
+    """But for the numbers of functions in labels."""
+    one, other = ([re.sub(r"(\.L[A-Z]+)\d+_", r"\1_", x) for x in y] for y in (alone, whole))
+    return one == other
+
+
+@x86
+@pytest.mark.parametrize("source", BSource)
+def test_functions_are_the_same_code_alone_and_in_their_unit(source: BSource) -> None:
+    # The other tests look at them alone: a whole unit takes three times as long.
+    for param in _specs(FULL, sources=[source], kinds="both")[::7]:
+        spec = param.values[0]
+        whole = functions_of(compiler.assembly(compiler.gemm_unit(spec)))
+        some = _turned(spec) if source is BSource.COLUMNS else _micros(spec)
+        alone = assembly_of(spec, some)
+        assert some
+        for function in some:
+            assert _same_code(alone[function.name], whole[function.name]), function.name
+
+
+def _micros(spec: GemmSpec) -> list[Function]:
+    return [microkernel(spec, panels, rows) for panels, rows in spec.tile.variants()]
+
+
+def _turned(spec: GemmSpec) -> list[Function]:
+    rows = range(1, spec.tile.mr + 1)
+    return [turned_tile(spec, i, apart=apart) for i in rows for apart in (False, True)]
 
 
 @x86
 @pytest.mark.parametrize("spec", _specs(Epilogue(), FULL, sources=STRAIGHT))
 def test_hot_loops_multiply_once_per_element_and_leave_the_stack_alone(spec: GemmSpec) -> None:
-    for (rows, columns), loops in _microkernels(spec).items():
+    for (rows, columns), loops in microkernels(spec).items():
         full = [loop for loop in loops if not loop.masked]
         assert len(full) == 1, f"{rows}x{columns}: {len(full)} loops without masks"
         (loop,) = full
@@ -170,6 +188,19 @@ def test_hot_loops_multiply_once_per_element_and_leave_the_stack_alone(spec: Gem
         assert loop.count(r"\(%r") <= reals + columns + rows * spec.isa.fused + 3
         # Complex numbers are put together after it; a shuffle stands in where broadcasts lack.
         assert loop.shuffles <= (0 if spec.isa.fused else reals)
+        for each in loops:
+            _is_the_sets_own(spec, each)
+
+
+def _is_the_sets_own(spec: GemmSpec, loop: Loop) -> None:
+    """Fused sets use fused instructions of their width."""
+    register = {512: "zmm", 256: "ymm", 128: "xmm"}[spec.isa.vector_bits]
+    kind = "ps" if spec.element.bytes == 4 else "pd"
+    if spec.isa.fused:
+        assert loop.multiplications == loop.count(rf"\tvfmadd\w+{kind}\b.*%{register}")
+    else:
+        assert loop.count(rf"\tv?mul{kind}\b") == loop.count(rf"\tv?add{kind}\b")
+        assert not loop.count("fmadd")
 
 
 @x86
@@ -178,7 +209,7 @@ def test_hot_loops_of_integers_are_products_and_sums(spec: GemmSpec) -> None:
     # A product before its sum needs a register of its own, and is several instructions on some
     # sets: with 16 registers the fullest tiles may keep a vector or two on the stack.
     most, full = 0 if spec.isa.vector_registers == 32 else 4, spec.tile.mr * spec.tile.nr_regs
-    for (rows, columns), loops in _microkernels(spec).items():
+    for (rows, columns), loops in microkernels(spec).items():
         (loop,) = [loop for loop in loops if not loop.masked]
         assert loop.folds >= rows * columns, f"{rows}x{columns}"
         if spec.isa.mask_registers or (spec.isa.fused and spec.element.bytes == 4):
@@ -192,7 +223,7 @@ def test_hot_loops_of_integers_are_products_and_sums(spec: GemmSpec) -> None:
 def test_masked_loops_reload_masks_at_most(spec: GemmSpec) -> None:
     if not spec.isa.fused:
         pytest.skip("lane by lane there")
-    for (rows, columns), loops in _microkernels(spec).items():
+    for (rows, columns), loops in microkernels(spec).items():
         masked = [loop for loop in loops if loop.masked]
         panels = columns // spec.tile.nr_regs
         wanted = spec.b is BSource.INPLACE and (panels == 1 or spec.partial_groups)
@@ -208,7 +239,7 @@ def test_masked_loops_reload_masks_at_most(spec: GemmSpec) -> None:
 @x86
 @pytest.mark.parametrize("spec", _specs(Epilogue(), FULL, sources=[BSource.COLUMNS]))
 def test_columns_are_turned_by_the_fewest_shuffles(spec: GemmSpec) -> None:
-    functions = functions_of(_assembly(spec))
+    functions = assembly_of(spec, _turned(spec))
     for rows in range(1, spec.tile.mr + 1):
         for apart in (False, True):
             name = f"{spec.symbol}_turned_{'apart_' * apart}{rows}"
@@ -226,21 +257,6 @@ def test_columns_are_turned_by_the_fewest_shuffles(spec: GemmSpec) -> None:
                 # Besides: complex sums combined, signs and broadcasts.
                 assert code.shuffles <= blocks * (turning + 2 * rows * spec.parts) + 64, name
             assert not code.count(r"\tv?div|\tidiv|\tv?gather"), name
-
-
-@x86
-def test_fused_sets_use_fused_instructions_of_their_width() -> None:
-    for param in _specs(Epilogue(), sources=STRAIGHT):
-        spec = param.values[0]
-        register = {512: "zmm", 256: "ymm", 128: "xmm"}[spec.isa.vector_bits]
-        kind = "ps" if spec.element.bytes == 4 else "pd"
-        for loops in _microkernels(spec).values():
-            for loop in loops:
-                if spec.isa.fused:
-                    assert loop.multiplications == loop.count(rf"\tvfmadd\w+{kind}\b.*%{register}")
-                else:
-                    assert loop.count(rf"\tv?mul{kind}\b") == loop.count(rf"\tv?add{kind}\b")
-                    assert not loop.count("fmadd")
 
 
 @x86

@@ -20,6 +20,7 @@ from cases import (
     specs,
 )
 
+from jitgemm.jit import compiler
 from jitgemm.kernels import registry
 from jitgemm.kernels.job import AHEAD, JOB, STEPS
 from jitgemm.kernels.repeat import TOGETHER, repeat
@@ -82,12 +83,12 @@ class Stack:
         ])  # fmt: skip
         return x, [x.record(JOB, job), x.record(STEPS, steps), self.count], d, want
 
-    def check(self) -> None:
+    def check(self, alone: compiler.Unit | None = None) -> None:
         """Run all three."""
         sides = []
         for compiled in backends(self.spec):
             x, arguments, d, want = self.build()
-            execute(self.spec, repeat(self.spec), x, arguments, compiled=compiled)
+            execute(self.spec, repeat(self.spec), x, arguments, compiled=compiled, alone=alone)
             same_bits(d, want, f"{compiled=} {self}")
             sides.append(x)
         same_bytes(sides, str(self))
@@ -116,5 +117,6 @@ def test_stacks_of_narrow_products(spec: GemmSpec) -> None:
     """The tile of a B no wider than one vector."""
     slim = replace(spec, tile=registry.slim_tile(spec.tile))
     rows = slim.tile.mr
-    Stack(slim, 2, rows, max(1, slim.nr // slim.parts - 1), 2, rows).check()
-    Stack(slim, TOGETHER + 2, 1, 1, 1, 1, shared="v").check()
+    alone = compiler.Unit(f"repeat_{slim.symbol}", slim.isa, lambda: [repeat(slim)])
+    Stack(slim, 2, rows, max(1, slim.nr // slim.parts - 1), 2, rows).check(alone)
+    Stack(slim, TOGETHER + 2, 1, 1, 1, 1, shared="v").check(alone)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jitgemm
-from oracle import Guarded, equal, forget_plans, reals, same_bits
+from oracle import Guarded, equal, forget_plans, pairwise, reals, same_bits
 
 Array = np.ndarray[Any, Any]
 TYPES = [np.float32, np.float64, np.complex64, np.complex128]
@@ -81,10 +81,12 @@ LAYOUT_SHAPES = [((6, 5, 7), (6, 7, 4)), ((6, 5, 7), (7, 4)), ((5, 7), (6, 7, 1)
                  ((6, 1, 7), (7, 5)), ((6, 33, 35), (6, 35, 40))]  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("operand", ["a", "b", "c", "bias", "out"])
-@pytest.mark.parametrize("shapes", LAYOUT_SHAPES, ids=_ids)
-@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize(
+    "layout, operand, shapes, number",
+    pairwise(LAYOUTS, ["a", "b", "c", "bias", "out"], LAYOUT_SHAPES, TYPES),
+    ids=lambda x: _ids(x) if isinstance(x, tuple) else getattr(x, "__name__", x),
+)
+@pytest.mark.usefixtures("low", "pieces")
 def test_layouts(
     layout: str, operand: str, shapes: Any, number: Any, rng: np.random.Generator
 ) -> None:
@@ -116,10 +118,15 @@ BIASES = [(), (7,), (1,), (5, 1), (5, 7), (6, 5, 7), (6, 1, 7), (6, 5, 1), (6, 1
           (2, 1, 1, 7), (2, 1, 5, 7)]  # fmt: skip
 
 
-@pytest.mark.parametrize("bias", BIASES, ids=str)
+BIASED = [((2, 6, 5, 4), (4, 7)), ((2, 6, 5, 4), (6, 4, 7)), ((5, 4), (2, 6, 4, 7))]
+
+
 @pytest.mark.parametrize(
-    "shapes", [((2, 6, 5, 4), (4, 7)), ((2, 6, 5, 4), (6, 4, 7)), ((5, 4), (2, 6, 4, 7))], ids=_ids
+    "bias, shapes, number",
+    pairwise(BIASES, BIASED, TYPES),
+    ids=lambda x: getattr(x, "__name__", str(x).replace(" ", "")),
 )
+@pytest.mark.usefixtures("low")
 def test_biases(bias: Any, shapes: Any, number: Any, rng: np.random.Generator) -> None:
     a, b = (numbers(rng, s, number) for s in shapes)
     x = numbers(rng, bias, number)
@@ -128,6 +135,7 @@ def test_biases(bias: Any, shapes: Any, number: Any, rng: np.random.Generator) -
 
 
 @pytest.mark.parametrize("bias", BIASES[3:8], ids=str)
+@pytest.mark.usefixtures("low")
 def test_biases_of_one_row_or_column(bias: Any, number: Any, rng: np.random.Generator) -> None:
     for m, n in ((1, 7), (5, 1), (1, 1)):
         shape = tuple({5: m, 7: n}.get(x, x) for x in bias)
@@ -138,6 +146,7 @@ def test_biases_of_one_row_or_column(bias: Any, number: Any, rng: np.random.Gene
 
 
 @pytest.mark.parametrize("c", [(6, 5, 7), (5, 7), (1, 7), (5, 1), (6, 1, 1), (2, 6, 5, 7)], ids=str)
+@pytest.mark.usefixtures("low")
 def test_c_broadcasts(c: Any, number: Any, rng: np.random.Generator) -> None:
     a, b, x = (numbers(rng, s, number) for s in ((2, 6, 5, 4), (6, 4, 7), c))
     want = np.asarray(2 * np.matmul(a, b) - x, number)
@@ -149,6 +158,7 @@ def test_c_broadcasts(c: Any, number: Any, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("k", [4, 1100])
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.usefixtures("low")
 def test_c_in_place(k: int, shared: bool, number: Any, rng: np.random.Generator) -> None:
     a, b = numbers(rng, (6, 5, k), number), numbers(rng, (k, 7) if shared else (6, k, 7), number)
     c = numbers(rng, (6, 5, 7), number)

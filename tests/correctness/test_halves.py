@@ -57,6 +57,7 @@ def _epilogues(rng: np.random.Generator, half: np.dtype, m: int, n: int) -> list
 
 
 @pytest.mark.parametrize("half", HALVES, ids=str)
+@pytest.mark.usefixtures("low")
 def test_every_epilogue_on_every_operand(half: np.dtype, rng: np.random.Generator) -> None:
     for m, n, k in ((5, 33, 7), (17, 65, 520)):
         a, b = _pair(rng, (half, half), m, n, k)
@@ -73,6 +74,7 @@ def test_every_epilogue_on_every_operand(half: np.dtype, rng: np.random.Generato
 
 
 @pytest.mark.parametrize("half", HALVES, ids=str)
+@pytest.mark.usefixtures("low")
 def test_stacks_and_lists(half: np.dtype, rng: np.random.Generator) -> None:
     m, n, k = 5, 33, 9
     a, b = integers(rng, (2, 3, m, k), half), integers(rng, (3, k, n), half)

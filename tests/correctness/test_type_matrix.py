@@ -14,6 +14,7 @@ from oracle import (
     BF16,
     HALVES,
     INTEGERS,
+    KERNELS,
     NARROW,
     REALS,
     anything,
@@ -25,6 +26,8 @@ from oracle import (
 
 Array = np.ndarray[Any, Any]
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
+
+pytestmark = pytest.mark.usefixtures("low")
 
 
 def _holds(result: np.dtype, own: np.dtype) -> bool:
@@ -49,10 +52,8 @@ def _pair(a: np.dtype, b: np.dtype, m: int = 5, n: int = 18, k: int = 7) -> tupl
     return _operand((m, k), a, whole=whole), _operand((k, n), b, whole=whole)
 
 
-# Types are compared for all pairs, on operands without rows: nothing is compiled.  Values for every
-# third pair, so that each type is on each side of each arithmetic: a pair is a kernel of its own.
-VALUES = [(x, y) for i, x in enumerate(REALS) for j, y in enumerate(REALS)
-          if i == j or (2 * i + j) % 3 == 0]  # fmt: skip
+# Types are compared for all pairs, on operands without rows: nothing is compiled.
+pairs = pytest.mark.parametrize("pair", KERNELS, ids=lambda p: f"{p[0]}@{p[1]}")
 
 
 @pytest.mark.parametrize("left", REALS, ids=str)
@@ -85,7 +86,7 @@ def test_every_type_of_c_and_bias_is_taken_or_refused(left: np.dtype) -> None:
                 jitgemm.gemm(a, b, **given)
 
 
-@pytest.mark.parametrize("pair", VALUES, ids=lambda p: f"{p[0]}@{p[1]}")
+@pairs
 def test_values(pair: tuple[np.dtype, np.dtype]) -> None:
     a, b = _pair(*pair)
     same_bits(jitgemm.gemm(a, b), exact_gemm(a, b))
@@ -139,7 +140,7 @@ def test_matmul_has_numpys_types(left: np.dtype) -> None:
             assert jitgemm.matmul(a, b, np.zeros_like(want)).dtype == want.dtype
 
 
-@pytest.mark.parametrize("pair", VALUES, ids=lambda p: f"{p[0]}@{p[1]}")
+@pairs
 def test_matmul_has_numpys_values(pair: tuple[np.dtype, np.dtype]) -> None:
     left, right = pair
     whole = BF16 not in pair and np.result_type(left, right).kind in "iub"
@@ -159,7 +160,7 @@ def test_matmul_has_numpys_values(pair: tuple[np.dtype, np.dtype]) -> None:
         assert vector == want[0, 0]
 
 
-@pytest.mark.parametrize("pair", VALUES, ids=lambda p: f"{p[0]}@{p[1]}")
+@pairs
 def test_handles_serve_the_partners_they_fit(pair: tuple[np.dtype, np.dtype]) -> None:
     a, b = _pair(*pair)
     want = exact_gemm(a, b)

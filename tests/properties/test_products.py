@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +31,7 @@ from oracle import (
     exact_gemm,
     integers,
     is_complex,
+    low_tiles,
     reals,
     same_bits,
 )
@@ -39,6 +42,14 @@ Array = np.ndarray[Any, Any]
 # On the sets of a machine besides the best one the kernels differ, not the rest of the library.
 EXAMPLES = 50 if NESTED in os.environ else 150
 relaxed = settings(deadline=None, max_examples=EXAMPLES, database=None, print_blob=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _low() -> Iterator[None]:
+    """Every combination of options is a kernel to compile; low tiles take a third of the time."""
+    with low_tiles():
+        yield
+
 
 dims = st.one_of(st.integers(0, 40), st.sampled_from([1, 2, 3, 6, 14, 15, 16, 17, 31, 32, 33]))
 depths = st.one_of(dims, st.sampled_from([511, 512, 513, 600]))

@@ -16,7 +16,8 @@ Notation: element size ``e``, register tile ``mr x nr``, depth slice ``kc``, ``m
   was 1-2 % slower at 2048 (f32, Zen 5, 1 MiB of L2, 2026-11-30), an eighth no better than a
   quarter.
 * ``nc``: a packed slice ``kc * nc * e`` is read by every chunk of rows; it must stay in the shared
-  cache: at most half of L3, at least one micropanel.
+  cache: at most half of L3, at least one micropanel.  Of an L3 of hundreds of MiB a process has a
+  share only: at most 32 MiB, which also bounds the scratch of a call.
   Where all rows of A stay in L2 the columns may come in blocks of ``L2 / 8`` that do so too: B is
   then read once from where it lies, and its micropanels from L2 (1024 x 4096 f32, Emerald Rapids,
   2 MiB of L2, GFLOP/s with 14, 32, 64, 128 rows: the whole B at a time 36, 63, 85, 99; blocks of
@@ -45,6 +46,7 @@ _CHUNKS_PER_THREAD = 4
 _FETCH_COLS, _FETCH_ROWS, _DRAW = 8.0, 1.5, 64.0
 _PAGE = 4096
 _PANELS_TO_SPLIT = 4
+_MOST_PACKED = 32 << 20
 # A block of columns is at least this wide: a row of it should be some lines long; a copied element
 # of A should meet enough columns.
 _PANELS_PER_BLOCK = 4
@@ -161,7 +163,8 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
         mc = max(1, _ceil(m, tile_rows)) * tile_rows
     nc = n
     if per_call:
-        budget = max(1, machine.l3.size // 2 // (kc * size) // spec.nr) * spec.nr
+        shared = min(machine.l3.size // 2, _MOST_PACKED)
+        budget = max(1, shared // (kc * size) // spec.nr) * spec.nr
         if m <= mc:
             few = machine.l2.size // 8 * threads // (kc * size) // spec.nr
             least = _PANELS_PER_COPY if limits.copies_a else _PANELS_PER_BLOCK
