@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -61,7 +62,27 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _ran.update(_COMPUTING & set(Path(report.nodeid.split("::")[0]).parts))
 
 
+# Cases of one test that a session on another set runs: that on the best set runs all of them,
+# and JITGEMM_ISA runs all of them on any.
+_NESTED_CASES = 16
+
+
+def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Some cases of each test, others for every set."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+    kept: list[pytest.Item] = []
+    for name, found in cases.items():
+        chance = random.Random(f"{os.environ['JITGEMM_ISA']} {name}")  # noqa: S311
+        kept += chance.sample(found, min(len(found), _NESTED_CASES))
+    chosen = set(kept)
+    return [item for item in items if item in chosen]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if NESTED in os.environ:
+        items[:] = _sample(items)
     # Sessions on other sets take longest.  First of all they are one worker's, which the other
     # workers make up for; last of all they would be waited for.
     items.sort(key=lambda item: item.path.name != "test_every_isa.py")
