@@ -52,6 +52,11 @@ class Loop:
         return [line for line in self.stack if re.search(r"%[xyz]mm", line)]
 
     @property
+    def loads(self) -> int:
+        """Accesses of memory but for fetches, which ask for nothing."""
+        return self.count(r"\(%r") - self.count(r"\tprefetch")
+
+    @property
     def shuffles(self) -> int:
         return self.count(r"\tv?p?(unpck|shuf|perm|insert|extract|mov[lh][hl]ps|blend)")
 

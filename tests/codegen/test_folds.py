@@ -58,7 +58,7 @@ def test_bytes_are_folded_four_at_a_time(
         assert loop.count(r"\bvpdpbusd\b") == loop.folds == rows * columns, what
         _is_clean(loop, what)
         # One load per vector of B, one broadcast per row of A: nothing is read twice.
-        assert loop.count(r"\(%r") <= 2 * rows + columns + 3, what
+        assert loop.loads <= 2 * rows + columns + 3, what
         assert not loop.shuffles, what
 
 
