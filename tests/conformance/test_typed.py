@@ -99,6 +99,14 @@ HALVES = [
 SHORT = _of(I16, I16, I16, FULL) + _of(I16, U8, I16, ROW) + _of(I16, I16, I32, BETA)
 
 
+def _for_many_rows(spec: GemmSpec) -> GemmSpec:
+    """The same with micropanels widened before microtiles meet them, one at a time."""
+    how, tile = spec.arithmetic, spec.tile
+    assert how is not None
+    one = Tile(tile.mr, tile.nr_regs, ((1, tile.mr),))
+    return replace(spec, arithmetic=how.for_many_rows, tile=one)
+
+
 def _cases(case: TypedCase, group: int) -> Iterator[TypedCase]:
     """Edges of tiles, panels and words, chunks, layouts, foreign bytes, results out of place."""
     mr, nr = case.spec.tile.mr, case.spec.nr
@@ -122,6 +130,26 @@ def test_nest(spec: GemmSpec) -> None:
     start = TypedCase(spec, min(3, spec.tile.mr), spec.lanes + 1, 4 * how.group + 1, row_tiles=2)
     for case in _cases(start, how.group):
         case.check(nest(spec))
+
+
+@pytest.mark.parametrize("epilogue", [PLAIN, FULL, MAPPED], ids=str)
+@pytest.mark.parametrize("half", [BF16, F16], ids=str)
+@pytest.mark.parametrize("isa", FLOATS, ids=lambda i: i.name)
+def test_panels_widened_for_many_rows(isa: Isa, half: ElementType, epilogue: Epilogue) -> None:
+    """Several tiles and chunks of rows, panels and depth blocks."""
+    spec = _for_many_rows(_low(typed_spec(isa, Types(*[half] * 5), epilogue)))
+    assert spec.widens_panels
+    assert spec.panel_row == 2 * spec.in_memory.panel_row
+    start = TypedCase(spec, 2 * spec.tile.mr + 1, spec.nr + 1, 5, row_tiles=2)
+    for case in (
+        start,
+        replace(start, n=3 * spec.nr - 1, depth=1, panels=1, layout_a="cols", layout_b="both"),
+        replace(start, m=1, n=2, depth=0),
+        replace(start, m=2, n=3, direct=False, layout_d="cols", swap="abcdv"),
+    ):
+        case.check(nest(spec))
+    deep = replace(start, depth=spec.element.depth_block + 3, n=2)
+    deep.check(nest(spec), machine_only=not isa.interpreted)
 
 
 @pytest.mark.parametrize("spec", _specs())

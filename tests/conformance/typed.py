@@ -248,6 +248,9 @@ class TypedCase:
             # A word for the row's sum, and some more.
             row = -(-(words + 3) * how.word_bytes // 8) * 8
             region = -(-self.row_tiles * tile_rows * row // 64) * 64
+            if spec.widens_panels:
+                job["wide_at"] = region
+                region += max(words, 1) * spec.panel_row
             job |= {"pack_a": 2, "a_row": row, "a_tile": tile_rows * row}
             job |= {"workspace_a_stride": region, "pack_a_width": row // spec.element.bytes}
             job["workspace_a"] = _workspace(x, "workspace", region)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitgemm.isa.tables import AVX2, AVX512, AVX512_AMX, AVX512_BF16, PORTABLE, Isa
-from jitgemm.isa.types import BF16, F32, F64, I8, I16, I32, I64, U8, ElementType
+from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
 from jitgemm.kernels.arithmetic import Types, sum_type
 from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.registry import columns_tile, tile_for
@@ -466,6 +466,32 @@ def test_a_matrix_unit_multiplies_what_it_can() -> None:
     assert not unit(100, halves, isa=AVX512_BF16)
     for other in (replace(bytes_of, a=I16), replace(bytes_of, out=I64), replace(halves, a=F32)):
         assert not unit(100, other)
+
+
+def test_halves_of_b_are_widened_once_for_many_rows() -> None:
+    halves = replace(Types.of(F16), out=F32)
+
+    def plan(m: int, types: Types, packed: bool, k: int = 64) -> GemmPlan:
+        a, b = types.a.bytes, types.b.bytes
+        right = None if packed else Operand(b, k * b)
+        p = Problem(F32, m, 40, k, Operand(k * a, a), right, Operand(160, 4), mixed=types)
+        return make_plan(p, context())
+
+    mr = tile_for(F32, AVX512).mr
+    assert [plan(m, halves, True).spec.widens_panels for m in (4 * mr - 1, 4 * mr)] == [False, True]
+    wide = plan(4 * mr, halves, True, k=3000)
+    # A thread's scratch: copied rows, then a micropanel as deep as a chunk goes at a time.
+    rows = wide.blocking.rows_per_chunk * wide.a_row
+    assert wide.wide_at >= rows
+    panel = wide.blocking.depth_step * wide.spec.panel_row
+    assert wide.workspace_a_stride >= wide.wide_at + panel
+    assert wide.panel_stride == 3000 * wide.spec.nr * F16.bytes
+    assert "B's once for all rows" in explain(wide, SERVER)
+    # Packed in this call, B is widened while that is done; rows read in place leave no scratch.
+    per_call = plan(4 * mr, halves, False)
+    assert not per_call.spec.widens_panels
+    assert per_call.spec.packed is F32
+    assert plan(4 * mr, replace(halves, a=F32), True).spec.packed is F16
 
 
 def test_where_sums_rest() -> None:

@@ -64,6 +64,8 @@ class Arithmetic:
     """``fold`` takes B's word first: of a ``dot4`` the unsigned operand."""
     flip: bool = False
     """A's numbers are moved by half their range, to the other signedness."""
+    kept: ElementType | None = None
+    """A number in a micropanel in memory, if a micropanel is widened before many rows meet it."""
     tiles: bool = False
     """``fold`` is an operation of a matrix unit, on tiles of words."""
 
@@ -82,6 +84,13 @@ class Arithmetic:
         """Whether B in memory is what micropanels are made of, but for its layout."""
         return self.group == 1 and _same(self.types.b, self.packed)
 
+    @property
+    def for_many_rows(self) -> Arithmetic:
+        """The same with halves of B widened once per micropanel, not once per microtile."""
+        if self.group > 1 or not self.packed.format:
+            return self
+        return replace(self, packed=self.piece, kept=self.packed)
+
     def __str__(self) -> str:
         """How the operands' numbers become words, for :meth:`jitgemm.Plan.explain`."""
         kinds = {x.name: x for x in (self.types.a, self.types.b)}
@@ -89,7 +98,8 @@ class Arithmetic:
         numbers = f"{' and '.join(changed)} as {self.piece}" if changed else "numbers as they are"
         words = f", {self.group} to a word" if self.group > 1 else ""
         flipped = ", those of A with the other signedness" if self.flip else ""
-        return f"types: {numbers}{words}{flipped}; {self.fold}"
+        wide = ", B's once for all rows" if self.kept is not None else ""
+        return f"types: {numbers}{words}{flipped}{wide}; {self.fold}"
 
     @property
     def rests_apart(self) -> bool:

@@ -22,6 +22,8 @@ from jitgemm.lang.record import View
 __all__ = ["matrix_microkernel", "shape_tiles"]
 
 _PALETTE = 64
+_TOGETHER = 4
+"""Rows that go through the epilogue at once: they share pointers and what varies by column."""
 _WIDTHS = sum(TILE_BYTES << (16 * i) for i in range(4))
 # The bits of 1.0 in the four bytes a factor takes.
 _ONE_F32 = 0x3F800000
@@ -192,9 +194,9 @@ def _moving(spec: GemmSpec, job: View, tile: View) -> dict[str, Int]:
 
 
 def _rows(spec: GemmSpec, panels: int) -> Function:
-    """The epilogue, row by row: ``rows`` of sums in ``buffer``, as wide as ``panels``."""
+    """The epilogue, some rows at a time: ``rows`` of sums in ``buffer``, as wide as ``panels``."""
     lanes, columns = spec.lanes, range(panels * spec.tile.nr_regs)
-    width = len(columns) * lanes
+    element, width, size = spec.element, len(columns) * lanes, spec.element.bytes
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, buffer: Ptr, rows: Int) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
@@ -205,17 +207,20 @@ def _rows(spec: GemmSpec, panels: int) -> Function:
         for full in k.branches(tile.int("cols").equals(width)):
             cols = None if full else tile.int("cols")
             masks = masks_of(k, spec, columns, cols) if spec.isa.mask_registers else None
-            for i in k.range(0, rows):
-                for name, step in steps.items():
-                    tile.set(name, starts[name] + i * step)
-                if row is not None:
-                    tile.set("row", row + i)
-                at = buffer + i * (width * spec.element.bytes)
-                sums = {
-                    (0, j): k.var(k.load(at + j * lanes * spec.element.bytes, spec.element, lanes))
-                    for j in columns
-                }
-                conclude(k, spec, (job, tile), sums, cols, masks)
+            whole = rows // _TOGETHER * _TOGETHER
+            for first, stop, count in ((k.const(0), whole, _TOGETHER), (whole, rows, 1)):
+                for i in k.range(first, stop, count):
+                    for name, step in steps.items():
+                        tile.set(name, starts[name] + i * step)
+                    if row is not None:
+                        tile.set("row", row + i)
+                    at = buffer + i * (width * size)
+                    sums = {
+                        (r, j): k.var(k.load(at + (r * width + j * lanes) * size, element, lanes))
+                        for r in range(count)
+                        for j in columns
+                    }
+                    conclude(k, spec, (job, tile), sums, cols, masks)
         for name, start in starts.items():
             tile.set(name, start)
         if row is not None:

@@ -25,6 +25,7 @@ from jitgemm.kernels.sweep import SWEEP_ROWS, sweep_function, window
 from jitgemm.kernels.tickets import drain, span
 from jitgemm.kernels.tilecopy import copy_tile
 from jitgemm.kernels.turned import turned_tile
+from jitgemm.kernels.words import widen_panel
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
@@ -265,8 +266,9 @@ def chunk(spec: GemmSpec) -> Function:
         b_panel, step = job.int("panel_stride"), job.int("depth_step")
         b_row = k.const(spec.panel_row) if spec.b is BSource.PACKED else job.int("b_row")
         a_col = job.int("a_col")
+        kept_row = spec.in_memory.panel_row if spec.b is BSource.PACKED else b_row
         # What to fetch early: the part of this panel below, or the same part of the next panel.
-        ahead = k.select(p1 - p0 > step, step * b_row, b_panel)
+        ahead = k.select(p1 - p0 > step, step * kept_row, b_panel)
         d = job.pointer("d")
         c_name = "c" if spec.epilogue.beta else "d"
         c, c_row, c_col = job.pointer(c_name), job.int(f"{c_name}_row"), job.int(f"{c_name}_col")
@@ -318,7 +320,11 @@ def chunk(spec: GemmSpec) -> Function:
                 # At least one round: without depth there still is an epilogue.
                 for p in k.range(p0, k.select(p1 > p0, p1, p0 + 1), step):
                     end = k.min(p + step, p1)
-                    at_b, at_a = panel + (p - p0) * b_row, a + (p - p0) * a_col
+                    kept, at_a = panel + (p - p0) * kept_row, a + (p - p0) * a_col
+                    at_b = kept
+                    if spec.widens_panels:
+                        at_b = a + job.int("wide_at")
+                        k.call(widen_panel(spec), kept, at_b, end - p)
                     rows_of_a, odd = k.var(at_a), k.var(k.const(0))
                     for i in k.range(i0, i1, together.value):
                         if spec.b is BSource.INPLACE:
@@ -344,8 +350,8 @@ def chunk(spec: GemmSpec) -> Function:
                         rows = k.min(tile_rows, i1 - i)
                         if bias_kind is Bias.ROW:
                             bias_of_rows(k, job, tile, rows, buffer)
-                        half = odd.value * ((end - p) * spec.panel_row // 2)
-                        tile.set("ahead", at_b + ahead + half)
+                        half = odd.value * ((end - p) * spec.in_memory.panel_row // 2)
+                        tile.set("ahead", kept + ahead + half)
                         variant = panels_at_once * _ROWS_BITS + rows
                         k.call(run_tile, job_at, tile_at, rows_of_a.value, at_b, variant, p, end)
                         rows_of_a.value = rows_of_a.value + count.value * a_tile

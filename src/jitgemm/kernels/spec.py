@@ -178,6 +178,8 @@ class GemmSpec:
             names.append(str(types.bias))
         if types.bf16_dot and self.arithmetic.group > 1:
             names.append("dot")
+        if self.arithmetic.kept is not None:
+            names.append("wide")
         return "_".join(names)
 
     @property
@@ -229,9 +231,23 @@ class GemmSpec:
         narrow = self.types.a.bits == self.types.b.bits == 8
         return narrow and self.arithmetic is not None and self.arithmetic.group > 1
 
+    @property
+    def widens_panels(self) -> bool:
+        """Whether micropanels are widened into scratch before microtiles meet them."""
+        return self.arithmetic is not None and self.arithmetic.kept is not None
+
+    @property
+    def in_memory(self) -> GemmSpec:
+        """The kernel that reads micropanels as they lie in memory."""
+        how = self.arithmetic
+        if how is None or how.kept is None:
+            return self
+        return replace(self, arithmetic=replace(how, packed=how.kept, kept=None))
+
     def panel_bytes(self, depth: int) -> int:
-        """Bytes of a micropanel of ``depth`` steps (of words)."""
-        return depth * self.panel_row + (self.tile_row if self.sums_columns else 0)
+        """Bytes of a micropanel of ``depth`` steps (of words), in memory."""
+        row = self.in_memory.panel_row
+        return depth * row + (self.tile_row if self.sums_columns else 0)
 
     @property
     def partial_groups(self) -> bool:

@@ -21,7 +21,7 @@ from jitgemm.kernels.quantised import sums_at
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, Vec, parameters
 
-__all__ = ["copy_rows", "pack_words"]
+__all__ = ["copy_rows", "pack_words", "widen_panel"]
 
 # Words of depth per strip of the path that moves numbers one by one: down a column only as far as
 # the lines of its neighbours stay near.  8 and 16 are equal within noise, 64 takes twice as long
@@ -225,6 +225,7 @@ def _pairs(k: Kernel, x: Vec, y: Vec) -> Vec:
 
 def pack_words(spec: GemmSpec) -> Function:
     """Pack columns ``j0 .. j1`` of the job's B, over its whole depth."""
+    spec = spec.in_memory
 
     def body(k: Kernel, job_at: Ptr, target: Ptr, j0: Int, j1: Int, p0: Int, p1: Int) -> None:
         job = JOB.view(k, job_at)
@@ -237,6 +238,23 @@ def pack_words(spec: GemmSpec) -> Function:
 
     params = parameters("job* target* j0 j1 p0 p1")
     return Function(f"{spec.symbol}_pack_b", params, body)
+
+
+def widen_panel(spec: GemmSpec) -> Function:
+    """Numbers of a micropanel as the microkernel reads them, ``depth`` steps of it."""
+    how = spec.arithmetic
+    assert how is not None
+    assert how.kept is not None
+    kept, lanes = how.kept, spec.lanes
+
+    def body(k: Kernel, source: Ptr, target: Ptr, depth: Int) -> None:
+        for p in k.range(0, depth):
+            line, to = source + p * spec.in_memory.panel_row, target + p * spec.panel_row
+            for v in range(spec.tile.nr_regs):
+                x = k.load(line + v * lanes * kept.bytes, kept, lanes)
+                k.store(to + v * lanes * how.packed.bytes, k.convert(x, how.packed))
+
+    return Function(f"{spec.symbol}_widen", parameters("source* target* depth"), body)
 
 
 # -- A -----------------------------------------------------------------------------------------

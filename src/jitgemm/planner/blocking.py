@@ -147,7 +147,7 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
         limits: what the route demands.
     """
     m, k, threads = problem.m, problem.k, limits.threads
-    size = spec.panel_row // spec.nr  # bytes of B per column and depth step
+    size = spec.in_memory.panel_row // spec.nr  # bytes of B per column and depth step
     n = problem.n * spec.parts  # columns are counted in reals
     tile_rows = _rows(limits.tile_rows, m)
     per_call = spec.b is BSource.PACKED and problem.b is not None

@@ -10,7 +10,7 @@ from enum import Enum
 from jitgemm.isa.tables import Isa
 from jitgemm.kernels.arithmetic import Arithmetic, Types, arithmetic_for, tiled
 from jitgemm.kernels.registry import columns_tile, matrix_tile, slim_tile, tile_for
-from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Tile
 from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.planner.machine import Machine
 from jitgemm.planner.problem import Operand, Problem
@@ -21,6 +21,8 @@ __all__ = [
 ]  # fmt: skip
 
 _PAGE = 4096
+# Microtiles down the rows from which widening a micropanel beforehand pays.
+_TILES_TO_WIDEN = 4
 # Two multiply-adds per cycle, four cycles of latency each, and half as many to spare.
 _SUMS_TO_HIDE_LATENCY = 12
 
@@ -115,9 +117,28 @@ def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     how, epilogue = None, problem.epilogue
     if problem.mixed is not None:
         how = arithmetic_for(problem.mixed, problem.element, isa)
+        if source is BSource.PACKED and problem.m >= _TILES_TO_WIDEN * tile.mr:
+            how, tile = _for_many_rows(problem, how, tile)
         # A number flipped is one with another zero point.
         epilogue = replace(epilogue, zero_a=epilogue.zero_a or how.flip)
     return GemmSpec(problem.element, isa, tile, source, epilogue, problem.parts, how)
+
+
+def _for_many_rows(problem: Problem, how: Arithmetic, tile: Tile) -> tuple[Arithmetic, Tile]:
+    """Halves of B widened once for all rows: while they are packed, or panel by panel.
+
+    Widening in the microkernel takes the ports of multiply-adds: 2 conversions beside 28 of them.
+    GFLOP/s of f16, prepacked, before and now: 64 x 768 x 768 135, 149; 128 x 768 x 768 134, 160;
+    512 x 768 x 3072 133, 154 (Emerald Rapids, one thread, best of 9, 2026-11-30).
+    """
+    wide = how.for_many_rows
+    if wide is how:
+        return how, tile
+    if problem.b is not None:
+        return replace(wide, kept=None), tile
+    # The scratch is that of copied rows.
+    one = Tile(tile.mr, tile.nr_regs, ((1, tile.mr),))
+    return (wide, one) if how.copies_a else (how, tile)
 
 
 def _matrix_unit(problem: Problem, context: Context) -> Arithmetic | None:

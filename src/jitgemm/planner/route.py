@@ -72,6 +72,8 @@ class GemmPlan:
     """The depth is shared among threads."""
     dot: bool = False
     """One row times one column, summed in lanes."""
+    wide_at: int = 0
+    """Where a micropanel is widened, within a thread's scratch."""
 
     @property
     def swapped(self) -> bool:
@@ -236,7 +238,8 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     rows_ahead = blocking.rows_per_chunk * threads if blocking.col_chunks == 1 else 0
     if oriented.k * spec.unit < _SHORT_ROW:
         rows_ahead = 0
-    _check(oriented, spec, packed_b + threads * walk.workspace)
+    wide = _aligned(blocking.depth_step * spec.panel_row) if spec.widens_panels else 0
+    _check(oriented, spec, packed_b + threads * (walk.workspace + wide))
     return GemmPlan(
         problem=oriented,
         spec=spec,
@@ -252,9 +255,10 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
         rows_ahead=rows_ahead,
         a_tile=walk.tile,
         panel_stride=panel,
-        slice_stride=0 if per_call else spec.panel_row,
-        workspace_a_stride=walk.workspace,
+        slice_stride=0 if per_call else spec.in_memory.panel_row,
+        workspace_a_stride=walk.workspace + wide,
         workspace_b=_aligned(packed_b),
         reasons=tuple(reasons),
         dot=dot,
+        wide_at=walk.workspace,
     )

@@ -168,7 +168,7 @@ def _template(plan: GemmPlan) -> np.ndarray:
         "swap_a": problem.a.foreign, "swap_b": b.foreign, "swap_c": c.foreign,
         "swap_d": problem.d.foreign, "swap_bias": bias.foreign,
         "a_row": plan.a_row, "a_col": plan.a_col, "a_tile": plan.a_tile,
-        "rows_ahead": plan.rows_ahead,
+        "rows_ahead": plan.rows_ahead, "wide_at": plan.wide_at,
         "source_row": problem.a.row, "source_col": problem.a.col,
         "b_row": b.row, "b_col": b.col,
         "c_row": c.row, "c_col": c.col, "d_row": problem.d.row, "d_col": problem.d.col,

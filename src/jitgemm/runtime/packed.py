@@ -256,8 +256,8 @@ def layout_for(spec: GemmSpec, k: int, n: int) -> Layout:
     how = spec.arithmetic
     if how is None:
         return Layout(spec.element, k, n, spec.nr, spec.parts)
-    sums = spec.panel_bytes(0)
-    packed = None if how.packed is how.types.b else how.packed
+    sums, kept = spec.panel_bytes(0), how.kept or how.packed
+    packed = None if kept is how.types.b else kept
     return Layout(how.types.b, k, n, spec.nr, 1, packed, how.group, sums)
 
 
