@@ -491,6 +491,9 @@ def test_halves_of_b_are_widened_once_for_many_rows() -> None:
     per_call = plan(4 * mr, halves, False)
     assert not per_call.spec.widens_panels
     assert per_call.spec.packed is F32
+    # Code is found by its symbol.
+    kinds = [plan(m, halves, packed).spec for m in (1, 4 * mr) for packed in (True, False)]
+    assert len({spec.symbol for spec in kinds}) == len(set(kinds)) == 3
     assert plan(4 * mr, replace(halves, a=F32), True).spec.packed is F16
 
 

@@ -180,6 +180,8 @@ class GemmSpec:
             names.append("dot")
         if self.arithmetic.kept is not None:
             names.append("wide")
+        elif types.b.format and not self.packed.format:
+            names.append("widened")
         return "_".join(names)
 
     @property
