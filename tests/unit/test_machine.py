@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jitgemm.errors import IsaError
+from jitgemm.isa.tables import AVX512_AMX, AVX512_BF16
+from jitgemm.jit import target
 from jitgemm.planner.machine import (
     Cache,
     Machine,
@@ -181,3 +184,30 @@ def test_affinity_and_platforms_without_it(tmp_path: Path, monkeypatch: pytest.M
     assert usable_cpus(tmp_path) == 6
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert usable_cpus(tmp_path) == 1
+
+
+# -- permissions ----------------------------------------------------------------------------------
+
+
+def test_without_permission_for_tiles_the_next_set_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for only where the processor has them; a pinned set says what is missing."""
+    server = target.Host("x86_64-unknown-linux-gnu", "server", AVX512_AMX.requires, "22")
+    asked, answers = [], [True, False, False]
+
+    def permitted() -> bool:
+        asked.append(True)
+        return answers.pop(0)
+
+    monkeypatch.setattr(target, "host", lambda: server)
+    monkeypatch.setattr(target, "tiles_permitted", permitted)
+    monkeypatch.delenv("JITGEMM_ISA", raising=False)
+    assert [target.choose_isa() for _ in range(2)] == [AVX512_AMX, AVX512_BF16]
+    monkeypatch.setenv("JITGEMM_ISA", "avx512_amx")
+    with pytest.raises(IsaError, match="operating system's permission"):
+        target.choose_isa()
+    asked.clear()
+    older = target.Host(server.triple, "older", AVX512_BF16.requires, "22")
+    monkeypatch.setattr(target, "host", lambda: older)
+    monkeypatch.delenv("JITGEMM_ISA")
+    assert target.choose_isa() is AVX512_BF16
+    assert not asked

@@ -46,9 +46,11 @@ _CHUNKS_PER_THREAD = 4
 _FETCH_COLS, _FETCH_ROWS, _DRAW = 8.0, 1.5, 64.0
 _PAGE = 4096
 _PANELS_TO_SPLIT = 4
+# Estimate: twice what half of a cluster's L3 allows.
 _MOST_PACKED = 32 << 20
 # A block of columns is at least this wide: a row of it should be some lines long; a copied element
-# of A should meet enough columns.
+# of A should meet enough columns.  Estimates: two panels were as good on the machine above, and a
+# copy that takes two cycles per number is 4 % of 512 columns.
 _PANELS_PER_BLOCK = 4
 _PANELS_PER_COPY = 16
 

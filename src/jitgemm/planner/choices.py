@@ -21,7 +21,8 @@ __all__ = [
 ]  # fmt: skip
 
 _PAGE = 4096
-# Microtiles down the rows from which widening a micropanel beforehand pays.
+# Microtiles down the rows from which widening a micropanel beforehand pays: an estimate, from about
+# four cycles per depth step against two lost in each microtile; 5 of them gained a tenth.
 _TILES_TO_WIDEN = 4
 # Two multiply-adds per cycle, four cycles of latency each, and half as many to spare.
 _SUMS_TO_HIDE_LATENCY = 12
@@ -153,7 +154,7 @@ def _matrix_unit(problem: Problem, context: Context) -> Arithmetic | None:
 def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
     """Up to how many rows of A a row-major B is better read in place, and why.
 
-    Measured by `benchmarks/knobs.py` (Zen 5, 32 MiB of L3, 2026-11-30; table in RESULTS.md): up to
+    Measured by `benchmarks/knobs.py` (Zen 5, 32 MiB of L3, 2026-11-30; RESULTS-zen5.md): up to
     4 MiB in place wins to 512 rows and beyond; beyond half of L3 it loses as soon as a second tile
     rereads B; rows a multiple of a page apart collide in every cache.
     """

@@ -10,6 +10,8 @@ from pathlib import Path
 
 __all__ = ["Cache", "Machine", "caches_from_cpuid", "caches_from_sysfs", "detect", "usable_cpus"]
 
+# Zen 2 to 5 have 0.5 to 1 MiB and 16 to 96 MiB; Ice Lake to Emerald Rapids 1.25 to 2 MiB and more
+# than 32 MiB.
 _CLUSTER_L2, _CLUSTER_L3 = 1 << 20, 32 << 20
 
 Cpuid = Callable[[int, int], tuple[int, int, int, int]]
