@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from language import Array, assert_same, execute, function, op_function
 
+from jitgemm.errors import LanguageError
 from jitgemm.isa import types
-from jitgemm.isa.tables import Isa
+from jitgemm.isa.tables import BY_NAME, Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.jit.target import available
 from jitgemm.lang.core import Int, Kernel, Ptr
-from jitgemm.lang.interp import dtype_of
+from jitgemm.lang.interp import Memory, dtype_of, run
 from rows import FOLDS, distinct_sets
 
 
@@ -258,11 +259,31 @@ def test_shared_memory(isa: Isa) -> None:
         k.store_int(out + 8, k.fetch_add(out, b))
         k.store_int(out + 16, k.fetch_add(out, 3))
         k.store_int(out + 24, k.load_shared(out))
+        one, other = k.const(1), k.const(0)
+        for at, expected in ((32, b), (40, a)):
+            # Only the second one finds what it expects there.
+            k.store_int(out + at, a)
+            k.store_int(out + 48, k.load_int(out + at))
+            met = k.compare_exchange(out + 48, expected, expected + 9)
+            k.store_int(out + at, k.select(met, one, other) * 1000 + k.load_int(out + 48))
         k.pause()
+        k.yield_core()
+        k.wake(out, 1)
+        # Nobody sleeps: the value is another.
+        k.sleep_while(out, k.load_int(out) + 1)
 
     pairs = [(0, 1), (5, -2)]
-    for (a, b), got in zip(pairs, run_numbers("shared", isa, body, 4, pairs), strict=True):
-        assert got == [a + b + 3, a, a + b, a + b + 3]
+    for (a, b), got in zip(pairs, run_numbers("shared", isa, body, 7, pairs), strict=True):
+        assert got == [a + b + 3, a, a + b, a + b + 3, a, 1000 + a + 9, a + 9]
+
+
+def test_sleeping_alone_is_refused_by_the_interpreter() -> None:
+    """It would not end."""
+    body = function("alone", "out*", lambda k, out: k.sleep_while(out, k.load_int(out)))
+    memory = Memory()
+    at = memory.add("out", np.zeros(8, np.uint8), writable=True)
+    with pytest.raises(LanguageError, match="no other thread"):
+        run(body, memory, BY_NAME["portable"], at)
 
 
 @every_isa

@@ -17,6 +17,7 @@ COUNTERS = Record(
     "cursor",  # next ticket to hand out
     *(f"_pad{i}" for i in range(7)),
     "done",  # tickets finished
+    "sleepers",  # threads that sleep until there are more
 )
 
 JOB = Record(

@@ -403,9 +403,28 @@ class Kernel(ABC):
         """Add to the 64-bit integer at ``p`` atomically; what was there before."""
 
     @abstractmethod
+    def compare_exchange(self, p: Ptr, expected: Int, new: Int) -> Cond:
+        """Write ``new`` at ``p`` if ``expected`` is there, atomically; whether it was."""
+
+    @abstractmethod
     def load_shared(self, p: Ptr) -> Int:
         """Read a 64-bit integer that other threads write; what they wrote before is visible."""
 
     @abstractmethod
     def pause(self) -> None:
-        """Tell the core that this thread is waiting in a loop."""
+        """Tell the core that this thread is waiting in a loop, for some nanoseconds."""
+
+    @abstractmethod
+    def yield_core(self) -> None:
+        """Let another thread that is ready run on this thread's core."""
+
+    @abstractmethod
+    def sleep_while(self, p: Ptr, value: Int) -> None:
+        """Sleep until woken, unless the low half of the word at ``p`` no longer is ``value``.
+
+        It may wake early; where threads cannot be woken it sleeps a fraction of a millisecond.
+        """
+
+    @abstractmethod
+    def wake(self, p: Ptr, count: IntLike) -> None:
+        """Wake up to ``count`` threads that sleep on the word at ``p``."""

@@ -329,10 +329,26 @@ class InterpKernel(Kernel):
         self.store_int(p, before + by)
         return before
 
+    def compare_exchange(self, p: Ptr, expected: Int, new: Int) -> Cond:
+        same = self.load_int(p).equals(expected)
+        for _ in self.when(same):
+            self.store_int(p, new)
+        return same
+
     def load_shared(self, p: Ptr) -> Int:
         return self.load_int(p)
 
     def pause(self) -> None:
+        pass
+
+    def yield_core(self) -> None:
+        pass
+
+    def sleep_while(self, p: Ptr, value: Int) -> None:
+        if self.load_int(p).equals(value).handle:
+            raise LanguageError("sleeps, and there is no other thread to wake it")
+
+    def wake(self, p: Ptr, count: IntLike) -> None:
         pass
 
 

@@ -68,6 +68,7 @@ class _Own:
         """Count ``done`` tickets as drawn and finished."""
         self.counters.set("cursor", done)
         self.counters.set("done", done)
+        self.counters.set("sleepers", 0)
 
 
 class _Products:
@@ -159,9 +160,9 @@ def batch_worker() -> Function:
     return NativeFunction("jitgemm_batch", parameters("batch* thread"), body)
 
 
-def run_batch(arch: str) -> Function:
+def run_batch() -> Function:
     """``jitgemm_run_batch(pool, batch)``: the whole batch, as its record says."""
-    runner = run(arch)
+    runner = run()
 
     def body(k: SystemKernel, pool: Ptr, batch_at: Ptr) -> None:
         batch = BATCH.view(k, batch_at)

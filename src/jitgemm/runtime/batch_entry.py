@@ -113,9 +113,9 @@ def _run(k: SystemKernel, call: View, batch_at: Ptr, runner: Function) -> None:
             k.call(runner, pool, batch_at)
 
 
-def call_batch(arch: str) -> Function:
+def call_batch() -> Function:
     """``batch(a, b, out or None, bias or None, c or None)`` for what is in the entry's table."""
-    runner, is_planned = run_batch(arch), _is_planned()
+    runner, is_planned = run_batch(), _is_planned()
 
     def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
         call = CALL.view(k, k.load_ptr(owner + _AT["data"]))

@@ -57,11 +57,11 @@ def _cpuid_function() -> Function:
     return NativeFunction("jitgemm_cpuid", params, body)
 
 
-def _wake_function(arch: str) -> Function:
+def _wake_function() -> Function:
     def body(k: SystemKernel, pool_at: Ptr) -> None:
         pool = POOL.view(k, pool_at)
         k.fetch_add(pool.at("sequence"), 1)
-        k.wake(arch, pool.at("sequence"), k.const(1 << 30))
+        k.wake(pool.at("sequence"), 1 << 30)
 
     return NativeFunction("jitgemm_wake", parameters("pool*"), body)
 
@@ -72,15 +72,15 @@ def system_unit() -> compiler.Unit:
 
     def exports() -> list[Function]:
         functions = [
-            pool_code.run(arch),
-            pool_code.worker(arch),
-            _wake_function(arch),
-            entry_code.call_plan(arch),
+            pool_code.run(),
+            pool_code.worker(),
+            _wake_function(),
+            entry_code.call_plan(),
             entry_code.call_small(),
             batch_code.batch_worker(),
             batch_code.list_worker(),
-            batch_code.run_batch(arch),
-            batch_entry.call_batch(arch),
+            batch_code.run_batch(),
+            batch_entry.call_batch(),
         ]
         return [*functions, _cpuid_function()] if arch == "x86_64" else functions
 

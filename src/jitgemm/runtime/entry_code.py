@@ -206,9 +206,9 @@ def _take_b(
         job.set("b", k.select(swapped, at_a, at_b))
 
 
-def call_plan(arch: str) -> Function:
+def call_plan() -> Function:
     """``plan(a, b, out[, bias, c])`` for the shapes, strides and threads in the plan's table."""
-    runner = run(arch)
+    runner = run()
 
     def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
         plan = PLAN.view(k, k.load_ptr(owner + _AT["data"]))
@@ -235,8 +235,8 @@ def call_plan(arch: str) -> Function:
         counters_at = job_at + JOB.size
         job.set("counters", counters_at)
         counters = COUNTERS.view(k, counters_at)
-        counters.set("cursor", 0)
-        counters.set("done", 0)
+        for field in ("cursor", "done", "sleepers"):
+            counters.set(field, 0)
         nest, threads = plan.pointer("nest"), plan.int("threads")
         pool = k.load_ptr(plan.pointer("pool_cell"))
         # No pool yet, or no more after a fork: the slow path starts one.

@@ -1,4 +1,4 @@
-"""Extra words for the runtime's own generated code: returns, C calls, futexes, CPUID.
+"""Extra words for the runtime's own generated code: returns, C calls, affinity, CPUID.
 
 Kernels never use them, so kernels stay executable by the interpreter.
 """
@@ -13,18 +13,18 @@ from typing import Literal
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Ptr
 from jitgemm.lang.llvm import LlvmKernel
 
-__all__ = ["NativeFunction", "SystemKernel", "has_futex"]
+__all__ = ["NativeFunction", "SystemKernel", "has_affinity"]
 
-Returns = Literal["void", "int", "ptr"]
-_LLVM = {"void": "void", "int": "i64", "ptr": "ptr"}
-# System call numbers of futex(2), by the first part of the LLVM triple.
-_FUTEX = {"x86_64": 202, "aarch64": 98}
-_FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
+Returns = Literal["void", "int", "i32", "ptr"]
+_LLVM = {"void": "void", "int": "i64", "i32": "i32", "ptr": "ptr"}
+
+_CPU_SET = 128
+"""Bytes of the C library's ``cpu_set_t``: 1024 processors."""
 
 
-def has_futex(arch: str) -> bool:
-    """Whether threads can sleep on a word of memory here."""
-    return sys.platform == "linux" and arch in _FUTEX
+def has_affinity() -> bool:
+    """Whether a thread can say on which processors it may run."""
+    return sys.platform == "linux"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,36 +115,52 @@ class SystemKernel(LlvmKernel):
             self._emit(text)
             return self.const(0)
         handle = self._let(text)
+        if returns == "i32":
+            handle = self._let(f"sext i32 {handle} to i64")
         return Ptr(self, handle) if returns == "ptr" else Int(self, handle)
 
     def forever(self) -> Iterator[None]:
         """A loop left only by a return."""
         return self.repeat_while(lambda: Cond(self, "true"))
 
-    # -- sleeping -------------------------------------------------------------------------------
-    def _futex(self, arch: str, p: Ptr, operation: int, value: Int) -> None:
-        self.module.declare("declare i64 @syscall(i64, ...)")
-        narrow = self._let(f"trunc i64 {value.handle} to i32")
-        self._emit(
-            f"call i64 (i64, ...) @syscall(i64 {_FUTEX[arch]}, ptr {p.handle}, "
-            f"i32 {operation}, i32 {narrow}, ptr null, ptr null, i32 0)"
-        )
+    # -- processors -----------------------------------------------------------------------------
+    def processor(self) -> Int:
+        """The number of the processor this thread runs on now; negative where that is unknown."""
+        if not has_affinity():
+            return self.const(-1)
+        found = self.external("sched_getcpu", "i32")
+        assert isinstance(found, Int)
+        return found
 
-    def sleep_while(self, arch: str, p: Ptr, value: Int) -> None:
-        """Sleep until woken, unless the low half of the word at ``p`` no longer is ``value``.
+    def leave_processor(self, number: Int, threads: Int) -> None:
+        """Move this thread to another processor, if it may run on ``threads`` or more of them.
 
-        Where there is no futex, sleep a fraction of a millisecond instead.
+        The set of those it may run on is afterwards what it was.
         """
-        if has_futex(arch):
-            self._futex(arch, p, _FUTEX_WAIT_PRIVATE, value)
-        else:
-            self.module.declare("declare i32 @usleep(i32)")
-            self._emit("call i32 @usleep(i32 300)")
+        if not has_affinity():
+            return
+        others, allowed = self.scratch(_CPU_SET), self.scratch(_CPU_SET)
+        failed = self.external("sched_getaffinity", "i32", self.null(), _CPU_SET, allowed)
+        assert isinstance(failed, Int)
+        for _ in self.when(failed.equals(0)):
+            self.copy(others, allowed, _CPU_SET)
+            count = self.const(0)
+            for at in range(0, _CPU_SET, 8):
+                count = count + self._bits_set(self.load_int(allowed + at))
+            self._clear_bit(others, number)
+            for _ in self.when(count >= threads):
+                self.external("sched_setaffinity", "i32", self.null(), _CPU_SET, others)
+                self.external("sched_setaffinity", "i32", self.null(), _CPU_SET, allowed)
 
-    def wake(self, arch: str, p: Ptr, count: Int) -> None:
-        """Wake sleepers on ``p``."""
-        if has_futex(arch):
-            self._futex(arch, p, _FUTEX_WAKE_PRIVATE, count)
+    def _bits_set(self, x: Int) -> Int:
+        self.module.declare("declare i64 @llvm.ctpop.i64(i64)")
+        return Int(self, self._let(f"call i64 @llvm.ctpop.i64(i64 {x.handle})"))
+
+    def _clear_bit(self, p: Ptr, index: Int) -> None:
+        word = p + index // 64 * 8
+        bit = self._let(f"shl i64 1, {(index % 64).handle}")
+        keep = self._let(f"xor i64 {bit}, -1")
+        self.store_int(word, Int(self, self._let(f"and i64 {self.load_int(word).handle}, {keep}")))
 
     def cpuid(self, leaf: Int, subleaf: Int, target: Ptr) -> None:
         """Store eax, ebx, ecx, edx of CPUID as four 64-bit integers."""
