@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from direct import Setting, medians, runner
 
-from jitgemm.isa.types import F32
+from jitgemm.isa.types import F32, F64
 
 
 def parallel_flops() -> None:
@@ -85,11 +85,33 @@ def split_depth() -> None:
             print(f"| {n}, {threads} | " + " | ".join(cells) + " |", flush=True)
 
 
+def lhs_packing() -> None:
+    """Packing a column-major A against reading it in place, by its depth step and what reuses it."""
+    for element in (F32, F64):
+        print(f"\nlhs_pack_stride, {element.name}: time in place over time packed per chunk\n")
+        shapes = ((128, 64), (256, 128), (512, 64), (512, 256), (2048, 64), (2048, 512))
+        head = " | ".join(f"k={k} n={n}" for k, n in shapes)
+        print(f"| m, bytes per step | {head} |\n" + "|---" * (len(shapes) + 1) + "|")
+        for m in (24, 60, 120, 224, 500):
+            cells = []
+            for k, n in shapes:
+                runs = {
+                    name: runner(
+                        Setting(element, (m, k, n), rows=False, knobs={"lhs_pack_stride": stride})
+                    )
+                    for name, stride in (("in place", 1 << 40), ("packed", 1))
+                }
+                times = medians(runs, rounds=7)
+                cells.append(f"{times['in place'] / times['packed']:.2f}")
+            print(f"| {m}, {m * element.bytes} | " + " | ".join(cells) + " |", flush=True)
+
+
 def main() -> None:
     parallel_flops()
     rhs_pack_rows()
     rhs_turn_rows()
     split_depth()
+    lhs_packing()
 
 
 if __name__ == "__main__":

@@ -141,14 +141,40 @@ class _Packing:
             p1 = k.min(p0 + _STRIP_ROWS, source.depth)
             for start in k.range(0, whole, width):
                 dst = self.base + start // width * self.panel_stride
-                for p in k.range(p0, p1):
-                    line = source.at + start * size + p * source.depth_stride
-                    self._whole_row(line, dst + p * self.row_bytes)
+                src = source.at + start * size
+                if self._whole_vectors or source.unit == self.lanes:
+                    self._exact_rows(src, dst, p0, p1)
+                else:
+                    self._rows_into_each_other(src, dst, (p0, p1), lead - start)
             for _ in k.when(whole < lead):
                 dst = self.base + whole // width * self.panel_stride
                 for p in k.range(p0, p1):
                     line = source.at + whole * size + p * source.depth_stride
                     self._part_of_row(line, dst + p * self.row_bytes, lead - whole)
+
+    def _exact_rows(self, src: Ptr, dst: Ptr, p0: Int, p1: Int) -> None:
+        """Rows ``p0 .. p1`` of a panel, and not a byte more."""
+        for p in self.k.range(p0, p1):
+            self._whole_row(src + p * self.source.depth_stride, dst + p * self.row_bytes)
+
+    def _rows_into_each_other(self, src: Ptr, dst: Ptr, depth: tuple[Int, Int], left: Int) -> None:
+        """Rows of a panel that is no whole number of vectors wide, by whole vectors all the same.
+
+        What sticks out of a row is overwritten with the rows that follow, but for the last ones,
+        which are stored exactly; and so are all where the source ends (``left`` elements from
+        ``src`` on) before the vectors do.  Masked stores take a dozen cycles each on some cores.
+        """
+        k, source, lanes, (p0, p1) = self.k, self.source, self.lanes, depth
+        reach = k.ceil_div(self.width, lanes) * lanes
+        inside = source.depth - k.ceil_div(reach - self.width, self.width)
+        stop = k.select(inside < p0, p0, k.min(p1, inside))
+        middle = k.select(reach <= left, stop, p0)
+        for p in k.range(p0, middle):
+            line, target = src + p * source.depth_stride, dst + p * self.row_bytes
+            for j in k.range(0, reach, lanes):
+                at = j * self.size
+                self._store(target + at, k.load(line + at, self.element, lanes))
+        self._exact_rows(src, dst, middle, p1)
 
     @property
     def _whole_vectors(self) -> bool:

@@ -24,6 +24,10 @@ _PAGE = 4096
 # Microtiles down the rows from which widening a micropanel beforehand pays: an estimate, from about
 # four cycles per depth step against two lost in each microtile; 5 of them gained a tenth.
 _TILES_TO_WIDEN = 4
+# Micropanels of B from which that pays.  Time in place over time packed, AVX2 (6 rows a tile), f32,
+# k = 2048, columns of A 240 to 2000 bytes: 4 micropanels 0.5 to 0.7, 32 of them 1.03 to 1.6, 39 of
+# them 1.3; f64 with 64 of them 1.06 to 1.12 (benchmarks/knobs.py, Zen 3 VM, 2026-12-01).
+_PANELS_TO_GATHER = 32
 # Two multiply-adds per cycle, four cycles of latency each, and half as many to spare.
 _SUMS_TO_HIDE_LATENCY = 12
 
@@ -273,9 +277,25 @@ def packs_a(problem: Problem, spec: GemmSpec, context: Context) -> tuple[PackA, 
     elif col >= stride:
         why = f"A: packed per chunk, a depth step of {col} bytes wastes TLB entries"
         found = PackA.PANELS, mr, why
+    elif reuse >= _PANELS_TO_GATHER and _lines_wasted(problem, mr, context) * 4 >= 1:
+        why = f"A: packed per chunk, in place its lines would take L1 from B ({reuse} micropanels)"
+        found = PackA.PANELS, mr, why
     elif problem.a.col == problem.unit and row:
         found = _rows_apart(problem, spec, context)
     return found
+
+
+def _lines_wasted(problem: Problem, mr: int, context: Context) -> float:
+    """Share of L1 that a microtile's lines of A take in vain, if depth steps share no line.
+
+    They are met again by each micropanel of B, until the depth block ends.
+    """
+    l1, row = context.machine.l1, abs(problem.a.row)
+    if abs(problem.a.col) < l1.line:
+        return 0.0
+    per_line = max(1, l1.line // max(row, problem.unit))
+    waste = -(-mr // per_line) * l1.line - mr * problem.unit
+    return waste * min(problem.k, problem.element.depth_block) / l1.size
 
 
 def _words(
