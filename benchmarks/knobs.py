@@ -86,7 +86,7 @@ def split_depth() -> None:
 
 
 def lhs_packing() -> None:
-    """Packing a column-major A against reading it in place, by its depth step and what reuses it."""
+    """Packing a column-major A against reading it in place, by depth step and reuse."""
     for element in (F32, F64):
         print(f"\nlhs_pack_stride, {element.name}: time in place over time packed per chunk\n")
         shapes = ((128, 64), (256, 128), (512, 64), (512, 256), (2048, 64), (2048, 512))
