@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from jitgemm.errors import message
 from jitgemm.kernels.spec import Scale
 
-__all__ = ["NARROW", "Requantize", "bias_moved", "with_bias", "zero_points"]
+__all__ = ["NARROW", "Requantize", "with_bias", "zero_points"]
 
 NARROW = (np.dtype(np.int8), np.dtype(np.uint8))
 
@@ -84,13 +84,6 @@ def with_bias(bias: object, requantize: object) -> object:
     if bias is not None and bias is not requantize.bias:
         raise TypeError(message("bias", "None, because requantize has one", "another"))
     return requantize.bias
-
-
-def bias_moved(requantize: object) -> object:
-    """A requantisation whose bias has become the product's own."""
-    if not isinstance(requantize, Requantize) or requantize.bias is None:
-        return requantize
-    return replace(requantize, bias=None)
 
 
 def _narrow_type(dtype: DTypeLike) -> np.dtype:
