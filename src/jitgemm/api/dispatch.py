@@ -96,9 +96,7 @@ def lasting_key(key: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def through(
-    known: Known, operands: tuple[Any, ...], given: Request | Factors | None
-) -> Any:
+def through(known: Known, operands: tuple[Any, ...], given: Request | Factors | None) -> Any:
     """What an entry answers.
 
     Args:

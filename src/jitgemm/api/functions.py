@@ -30,6 +30,7 @@ from jitgemm.runtime.packed import PackedLhs, PackedRhs, element_dtype
 
 __all__ = ["covers", "gemm", "matmul"]
 
+_ARRAY = np.ndarray
 # Up to this size a product needs no plan: one chunk, both operands read in place.  At 64^3 the work
 # (2 us) begins to pay for planning.
 _SMALL_LIMIT = 64
@@ -124,16 +125,12 @@ def _gemm(
     a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, ...], count: int
 ) -> Array:
     """A product through the entry an earlier call like it has left, or in full."""
-    try:
-        # A prepacked left operand has an entry among those of stacks.
-        deep = a.ndim > 2 or b.ndim > 2 or (type(a) is PackedLhs and type(b) is np.ndarray)
-    except AttributeError:
-        deep = np.ndim(a) > 2 or np.ndim(b) > 2
-    if deep:
+    call = None
+    if type(a) is _ARRAY and (type(b) is _ARRAY or type(b) is PackedRhs) and a.ndim == b.ndim == 2:
+        call = told(options, a, b)
+    elif _is_deep(a, b):
         return stacked(a, b, out, others, options, count)
     (c, bias), key, known, request = others, (), None, None
-    plain = type(a) is np.ndarray and (type(b) is np.ndarray or type(b) is PackedRhs)
-    call = told(options, a, b) if plain and a.ndim == b.ndim == 2 else None
     if call is not None:
         form, given, dtype = call
         if type(given) is Request:
@@ -147,7 +144,10 @@ def _gemm(
             key = ()
         if known is not None:
             right = b.storage if type(b) is PackedRhs else b
-            result = through(known, (a, right, target, bias, c), given)
+            if given is None:  # the usual call: not even another function
+                result = known.entry(a, right, target, bias, c, None)
+            else:
+                result = through(known, (a, right, target, bias, c), given)
             if result is not NotImplemented:
                 return result  # type: ignore[no-any-return]
     asked = Options(*options)
@@ -156,6 +156,14 @@ def _gemm(
     if key and known is None:
         remember(key, product, count)
     return product.run(count)
+
+
+def _is_deep(a: Any, b: Any) -> bool:
+    """Whether a product has an entry among those of stacks, as one of prepacked left operands."""
+    try:
+        return a.ndim > 2 or b.ndim > 2 or (type(a) is PackedLhs and type(b) is _ARRAY)
+    except AttributeError:
+        return np.ndim(a) > 2 or np.ndim(b) > 2
 
 
 def covers(x1: Array, x2: Array) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from jitgemm.api.activations import NAMED, resolve_activation
 from jitgemm.api.kinds import NUMPY, Number, as_type, number_of, result_type
 from jitgemm.api.operands import Array, check_type, factor, flag
-from jitgemm.api.quantise import NARROW, Requantize, zero_points
+from jitgemm.api.quantise import BOUNDS, NARROW, Requantize, zero_points
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
 from jitgemm.kernels.expression import Program
@@ -26,7 +26,7 @@ from jitgemm.runtime.data import DataLayout, Factors, Scalars, Tables
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import Packed
 
-__all__ = ["PLAIN", "USUAL", "Form", "Options", "Request", "Told", "data_of", "request_of", "told"]
+__all__ = ["PLAIN", "Form", "Options", "Request", "Told", "data_of", "request_of", "told"]
 
 Form = tuple[Any, ...]
 """``(alpha != 0, beta != 0, steps of the program, type of the result or None, others or None)``."""
@@ -69,9 +69,9 @@ class Options:
 
 
 # The options of :class:`Options`, but for C and the bias, of the two commonest calls.
-USUAL = (1, 0, None, False, False, None, None, "default", "jit", None, None, None, None, False)
-PLAIN = (*USUAL[:12], NUMPY, False)
-_ONE, _ZERO, _DEFAULT, _JIT = (USUAL[i] for i in (0, 1, 7, 8))
+_USUAL = (1, 0, None, False, False, None, None, "default", "jit", None, None, None, None, False)
+PLAIN = (*_USUAL[:12], NUMPY, False)
+_ONE, _ZERO, _DEFAULT, _JIT = (_USUAL[i] for i in (0, 1, 7, 8))
 
 
 @dataclass(slots=True, eq=False)
@@ -124,8 +124,8 @@ def request_of(options: Options, a: Array | Packed, b: Array | Packed) -> Reques
     scale, scales, rounding = Scale.NONE, None, (0.0, 0.0, 0.0)
     if requantize is not None:
         scales, scale = requantize.along(m, n)
-        info, zero = np.iinfo(requantize.type), requantize.zero_point
-        rounding = float(zero), float(info.min - zero), float(info.max - zero)
+        (low, high), zero = BOUNDS[requantize.type], requantize.zero_point
+        rounding = float(zero), float(low - zero), float(high - zero)
     bf16_dot = flag("allow_bf16_dot", options.allow_bf16_dot)
     # A handle carries its own conjugation.
     turn_a, turn_b = (isinstance(z, Packed) and z.conj for z in (a, b))
@@ -137,8 +137,8 @@ def request_of(options: Options, a: Array | Packed, b: Array | Packed) -> Reques
     if requantize is not None or (wanted is None and options.out_dtype is not None):
         wanted = dtype
     steps = None if program is None else program.steps
-    rest = conj_a, conj_b, strict, blas, bf16_dot, scale.value, *sizes
-    form = alpha != 0, beta != 0, steps, wanted, _others(*rest)
+    others = _others(conj_a, conj_b, strict, blas, bf16_dot, scale.value, *sizes)
+    form = alpha != 0, beta != 0, steps, wanted, others
     return Request(
         form, scalars, dtype, program, scale, 2 in sizes, requantize, options.workspace, strict,
         blas, bf16_dot,
@@ -210,6 +210,8 @@ Told = tuple[Form, Request | Factors | None, np.dtype]
 
 _STEPS = {name: program.steps for name, program in NAMED.items()}
 _REALS = frozenset((float, int, np.float64, np.float32))
+_ODD = ("odd",)
+"""What takes more to see whether it is valid."""
 
 
 def told(options: tuple[Any, ...], a: Array | Packed, b: Array | Packed) -> Told | None:
@@ -231,65 +233,57 @@ def told(options: tuple[Any, ...], a: Array | Packed, b: Array | Packed) -> Told
     """
     (alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
      zero_a, zero_b, requantize, wanted, bf16_dot) = options  # fmt: skip
-    if workspace is not None:
-        return None
-    if not (epilogue is zero_a is zero_b is requantize is None):
+    if not (epilogue is workspace is zero_a is zero_b is requantize is None):
         return _asked(options, a, b)
-    others = None
-    if not (
-        conj_a is conj_b is bf16_dot is False and reproducible is _DEFAULT and backend is _JIT
-    ):
-        flags, names = (conj_a, conj_b, bf16_dot), (reproducible, backend)
-        if not (all(type(x) is bool for x in flags) and all(type(x) is str for x in names)):
-            return _asked(options, a, b)
-        if reproducible not in ("default", "strict") or backend not in ("jit", "blas"):
-            return _asked(options, a, b)
-        strict, blas = reproducible == "strict", backend == "blas"
-        others = _others(conj_a, conj_b, strict, blas, bf16_dot, Scale.NONE.value, 0, 0, 0)
-    steps = None
+    dtype, others, steps = a.dtype, None, None
+    if not (dtype is b.dtype and wanted is None and dtype.kind in "fc"):
+        dtype, wanted = _result_of(dtype, b.dtype, wanted)
+    if not (conj_a is conj_b is bf16_dot is False and reproducible is _DEFAULT and backend is _JIT):
+        others = _chosen((conj_a, conj_b, bf16_dot), (reproducible, backend))
     if activation is not None:
-        if type(activation) is not str or activation not in _STEPS:
-            return _asked(options, a, b)
-        steps = _STEPS[activation]
-    dtype = x = a.dtype
-    if not (x is b.dtype and wanted is None and x.kind in "fc"):
-        try:
-            dtype = result_type(x, b.dtype, wanted)
-        except TypeError:
-            return None
-        if wanted is not None and wanted is not NUMPY:
-            wanted = dtype
+        steps = _STEPS.get(activation, _ODD) if type(activation) is str else _ODD
+    if others is _ODD or steps is _ODD or wanted is _ODD:
+        return _asked(options, a, b)
     if alpha is _ONE and beta is _ZERO:
         return (True, False, steps, wanted, others), None, dtype
-    factors = _factors(alpha, beta, dtype)
-    if factors is None:
-        return _asked(options, a, b)
-    alpha, beta = factors
-    if dtype.kind == "c":
+    kind = dtype.kind
+    if kind == "f" and type(alpha) in _REALS and type(beta) in _REALS:
+        try:
+            # Adding 0 turns -0 into +0.
+            alpha, beta = float(alpha) + 0.0, float(beta) + 0.0
+        except OverflowError:
+            return _asked(options, a, b)
+    elif kind == "c" and all(type(x) in (complex, float) for x in (alpha, beta)):
+        alpha, beta = complex(alpha) + 0j, complex(beta) + 0j
         conj_a ^= isinstance(a, Packed) and a.conj
         conj_b ^= isinstance(b, Packed) and b.conj
+    else:
+        return _asked(options, a, b)
     return (alpha != 0, beta != 0, steps, wanted, others), (alpha, beta, conj_a, conj_b), dtype
 
 
-def _factors(alpha: Any, beta: Any, dtype: np.dtype) -> tuple[complex, complex] | None:
-    """Both as :func:`factor` makes them; ``None`` if it takes more to see whether they are so."""
-    kinds = type(alpha), type(beta)
-    if dtype.kind == "f" and kinds[0] in _REALS and kinds[1] in _REALS:
-        try:
-            # Adding 0 turns -0 into +0.
-            return float(alpha) + 0.0, float(beta) + 0.0
-        except OverflowError:
-            return None
-    if dtype.kind == "c" and all(x is complex or x in _REALS for x in kinds):
-        try:
-            return complex(alpha) + 0j, complex(beta) + 0j
-        except OverflowError:
-            return None
-    return None
+def _result_of(a: np.dtype, b: np.dtype, wanted: Any) -> tuple[np.dtype, Any]:
+    """The result's type, and what of it was asked for."""
+    try:
+        dtype = result_type(a, b, wanted)
+    except TypeError:
+        return a, _ODD
+    return dtype, wanted if wanted is None or wanted is NUMPY else dtype
+
+
+def _chosen(flags: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The rest of a form without zero points and requantisation."""
+    if not (all(type(x) is bool for x in flags) and all(type(x) is str for x in names)):
+        return _ODD
+    if names[0] not in ("default", "strict") or names[1] not in ("jit", "blas"):
+        return _ODD
+    strict, blas = names[0] == "strict", names[1] == "blas"
+    return _others(flags[0], flags[1], strict, blas, flags[2], Scale.NONE.value, 0, 0, 0)
 
 
 def _asked(options: tuple[Any, ...], a: Array | Packed, b: Array | Packed) -> Told | None:
-    if number_of(a.dtype) is None or number_of(b.dtype) is None:
+    unknown = number_of(a.dtype) is None or number_of(b.dtype) is None
+    if unknown or options[6] is not None:
         return None
     request = request_of(Options(*options), a, b)
     return request.form, request, request.dtype
@@ -297,8 +291,9 @@ def _asked(options: tuple[Any, ...], a: Array | Packed, b: Array | Packed) -> To
 
 def data_of(layout: DataLayout, given: Request | Factors | None) -> tuple[bytes | None, Tables]:
     """The record of a call for an entry, and the arrays it refers to."""
+    if type(given) is tuple:
+        return layout.factors(given), {}
     if given is None:
         return None, {}
-    if isinstance(given, Request):
-        return layout.record(given.scalars)
-    return layout.factors(given), {}
+    assert isinstance(given, Request)
+    return layout.record(given.scalars)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jitgemm.isa.conversions import dtype_of
 from jitgemm.kernels.job import DATA, JOB
 from jitgemm.kernels.spec import Scale
 from jitgemm.planner.route import GemmPlan
+from jitgemm.runtime.numpy_abi import data_address
 
 __all__ = ["DATA_BYTES", "DataLayout", "Factors", "Scalars", "Tables", "put"]
 
@@ -30,7 +30,8 @@ Factors = tuple[complex, complex, bool, bool]
 """Alpha, beta, and whether A and B are conjugated."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen: made in every call, and that would take twice as long.
+@dataclass(slots=True, eq=False)
 class Scalars:
     """Factors of a product, conjugation, and numbers per row or column, in its own orientation.
 
@@ -71,9 +72,10 @@ class Scalars:
         return bool(self.constants) or any(x is not None for x in arrays)
 
 
-# How a record begins (factors and conjugation) and ends (whether factors have imaginary parts): by
-# whether elements are integers, by their size, and by the parts of a number.  In the native format
-# that ``struct`` defaults to, numbers beyond a float become infinite, as they should.
+# Slots of a record, in the native format, in which numbers beyond a float become infinite, as they
+# should: factors and conjugation, eight others, and whether factors have imaginary parts.  By
+# whether elements are integers, by their size, and by the parts of a number.
+_OTHERS = DATA[12:-2]
 _FACTORS = {
     (True, 4, 1): "Q24xQ56x",
     (True, 8, 1): "Q24xQ56x",
@@ -82,9 +84,10 @@ _FACTORS = {
     (False, 4, 2): "2f8x" * 6,
     (False, 8, 2): "12d",
 }
-_OTHERS = DATA[12:-2]
 _STRUCTS = {
-    key: tuple(struct.Struct(f"{text}{others}2q") for others in ("8q", "64x"))
+    key: tuple(
+        struct.Struct(text + others + ("2q" if key[2] == 2 else "16x")) for others in ("64x", "8q")
+    )
     for key, text in _FACTORS.items()
 }
 
@@ -92,23 +95,18 @@ _STRUCTS = {
 class DataLayout:
     """How the data of calls are laid out for one plan."""
 
-    __slots__ = ("_begin", "_columns", "_spec", "_structs", "_swapped")
+    __slots__ = ("_columns", "_spec", "_swapped", "_tabled", "factors")
+
+    factors: Callable[[Factors], bytes]
+    """``factors(x)``: the record of a call that has no more, in the caller's orientation."""
 
     def __init__(self, plan: GemmPlan) -> None:
         self._spec = spec = plan.spec
         self._swapped = plan.swapped
         self._columns = plan.problem.n * plan.problem.parts
         element = spec.element
-        self._structs = _STRUCTS[element.integral, element.bytes, spec.parts]
-        self._begin: Callable[[Factors], tuple[float, ...]] = self._reals
-        if spec.parts == 2:
-            self._begin = self._complex
-        elif element.integral:
-            self._begin = self._integers
-
-    def factors(self, factors: Factors) -> bytes:
-        """The record of a call that has nothing but factors, in the caller's orientation."""
-        return self._packed(factors, self._structs[1], ())
+        bare, self._tabled = _STRUCTS[element.integral, element.bytes, spec.parts]
+        self.factors = self._packing(bare.pack)
 
     def record(self, scalars: Scalars) -> tuple[bytes, Tables]:
         """The record of a call, and the arrays it refers to.
@@ -122,14 +120,15 @@ class DataLayout:
             return self.factors(scalars.factors), tables
         values = dict.fromkeys(_OTHERS, 0)
         for name, table in tables.items():
-            values[name] = table.__array_interface__["data"][0]
+            values[name] = data_address(table)
         if mine.scales is not None:
             # Below, a scaled sum and a zero point together stay within 32 bits.
             values["wide_scales"] = int(mine.scales.max() > _NARROW_SCALE)
         for name, field in (("zero_a", "zero_a_row"), ("scales", "scale_row")):
             if name in tables and tables[name].size > 1:
                 values[field] = tables[name].itemsize
-        return self._packed(scalars.factors, self._structs[0], tuple(values.values())), tables
+        pack, others = self._tabled.pack, tuple(values.values())
+        return self._packing(pack, others)(scalars.factors), tables
 
     def write(self, job: np.ndarray, scalars: Scalars) -> Tables:
         """Put the data of a call into its job, which refers to the arrays that are returned."""
@@ -137,38 +136,26 @@ class DataLayout:
         put(job, record)
         return tables
 
-    def _packed(self, factors: Factors, layout: struct.Struct, others: tuple[int, ...]) -> bytes:
-        alpha, beta, conj_a, conj_b = factors
-        if self._swapped:
-            conj_a, conj_b = conj_b, conj_a
-        turns = (alpha.imag != 0, beta.imag != 0)
-        return layout.pack(*self._begin((alpha, beta, conj_a, conj_b)), *others, *turns)
-
-    def _reals(self, factors: Factors) -> tuple[float, ...]:
-        return factors[0].real, factors[1].real
-
-    def _integers(self, factors: Factors) -> tuple[float, ...]:
-        # Modulo 2**bits, and the whole slot, which generated code compares with 1.
-        most = (1 << self._spec.element.bits) - 1
-        return int(factors[0].real) & most, int(factors[1].real) & most
-
-    @staticmethod
-    def _complex(factors: Factors) -> tuple[float, ...]:
-        alpha, beta, conj_a, conj_b = factors
-        ar, ai, br, bi = alpha.real, alpha.imag, beta.real, beta.imag
-        sign_a, sign_b = (-1 if x else 1 for x in (conj_a, conj_b))
-        # (ar + sa ai i)(br + sb bi i) = (ar br - sa sb ai bi) + (sb ar bi + sa ai br) i
-        signs = 1, sign_b, -sign_a * sign_b, sign_a
-        return ar, ar, -ai, ai, br, br, -bi, bi, *signs
+    def _packing(
+        self, pack: Callable[..., bytes], others: tuple[int, ...] = ()
+    ) -> Callable[[Factors], bytes]:
+        if self._spec.parts == 2:
+            swapped = self._swapped
+            return lambda x: _pack_complex(pack, x, swapped=swapped)
+        if self._spec.element.integral:
+            # Modulo 2**bits, and the whole slot, which generated code compares with 1.
+            most = (1 << self._spec.element.bits) - 1
+            return lambda x: pack(int(x[0].real) & most, int(x[1].real) & most, *others)
+        return lambda x: pack(x[0].real, x[1].real, *others)
 
     def _tables(self, scalars: Scalars) -> Tables:
         """Numbers per row, column and program, in the plan's orientation."""
         epilogue, how, columns = self._spec.epilogue, self._spec.arithmetic, self._columns
         tables: Tables = {}
         if scalars.constants:
-            with np.errstate(all="ignore"):
-                constants = np.array(scalars.constants).astype(dtype_of(self._spec.element))
-            tables["constants"] = constants
+            kind = "f" if self._spec.element.bytes == 4 else "d"
+            constants = struct.pack(f"{len(scalars.constants)}{kind}", *scalars.constants)
+            tables["constants"] = np.frombuffer(constants, kind)
         if epilogue.zero_a:
             points = np.zeros(1, np.int32) if scalars.zero_a is None else scalars.zero_a
             if how is not None and how.flip:
@@ -185,6 +172,17 @@ class DataLayout:
                 scales = _spread(scales, columns)
             tables["scales"] = scales
         return tables
+
+
+def _pack_complex(pack: Callable[..., bytes], factors: Factors, *, swapped: bool) -> bytes:
+    alpha, beta, conj_a, conj_b = factors
+    ar, ai, br, bi = alpha.real, alpha.imag, beta.real, beta.imag
+    sign_a, sign_b = -1 if conj_a else 1, -1 if conj_b else 1
+    if swapped:
+        sign_a, sign_b = sign_b, sign_a
+    # (ar + sa ai i)(br + sb bi i) = (ar br - sa sb ai bi) + (sb ar bi + sa ai br) i
+    signs = 1, sign_b, -sign_a * sign_b, sign_a
+    return pack(ar, ar, -ai, ai, br, br, -bi, bi, *signs, ai != 0, bi != 0)
 
 
 def _spread(x: np.ndarray, count: int) -> np.ndarray:
