@@ -60,22 +60,29 @@ class _Call:
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         self.values = values
-        self._told: dict[tuple[Any, ...], Told | None] = {}
+        # Requests made in this call, which take a while; a function is traced once per type.
+        self._requests: dict[tuple[Any, ...], Told] = {}
 
     def told(self, a: Any, b: Any) -> Told | None:
         """The form and the data of a product; ``None`` if it must be found out."""
-        for x in (a, b):
-            if type(x) is not np.ndarray and not isinstance(x, Packed):
-                return None
-        if a.ndim != 2 or b.ndim != 2:
+        if not (_is_operand(a) and _is_operand(b) and a.ndim == b.ndim == 2):
             return None
-        conj = [isinstance(x, Packed) and x.conj for x in (a, b)]
-        key = (a.dtype, b.dtype, a.shape[0], b.shape[1], *conj)
-        try:
-            return self._told[key]
-        except KeyError:
-            found = self._told[key] = told(self.values, a, b)
-            return found
+        known = self._requests.get(self._key(a, b)) if self._requests else None
+        if known is not None:
+            return known
+        found = told(self.values, a, b)
+        if found is not None and isinstance(found[1], Request):
+            self._requests[self._key(a, b)] = found
+        return found
+
+    @staticmethod
+    def _key(a: Any, b: Any) -> tuple[Any, ...]:
+        conj = (isinstance(x, Packed) and x.conj for x in (a, b))
+        return (a.dtype, b.dtype, a.shape[0], b.shape[1], *conj)
+
+
+def _is_operand(x: object) -> bool:
+    return type(x) is np.ndarray or isinstance(x, Packed)
 
 
 def _listed(name: str, value: object, count: int) -> list[Any]:
@@ -136,8 +143,6 @@ class _Problem:
         if isinstance(self.data, Request):
             self.request = self.data
         if out is not None and not (isinstance(out, np.ndarray) and out.flags.writeable):
-            return ()
-        if not all(x.dtype.isnative for x in (a, b, c, bias, out) if type(x) is np.ndarray):
             return ()
         try:
             return key_of(a, b, out, c, bias, form, 1)
@@ -213,9 +218,13 @@ class _Problem:
         for field, span in product.spans(target, executable).items():
             job[JOB.slot(field)] = span.address
         tables = executable.data.write(job, product.scalars)
-        if self.key and not self.copied:
+        if self.key and not self.copied and self._native():
             self._keep(product, executable)
         return Listed(executable.plan, executable.address, job, tables)
+
+    def _native(self) -> bool:
+        """Whether no operand has another byte order, which may have made a copy of it."""
+        return all(x.dtype.isnative for x in self.given.values() if type(x) is np.ndarray)
 
     def _keep(self, product: Product, executable: Executable) -> None:
         swapped = executable.plan.swapped
