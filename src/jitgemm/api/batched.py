@@ -17,7 +17,6 @@ from jitgemm.api.dispatch import (
     key_of,
     not_implemented,
     table_scalars,
-    through,
 )
 from jitgemm.api.keeping import keep
 from jitgemm.api.kinds import number_of
@@ -31,7 +30,7 @@ from jitgemm.api.operands import (
 )
 from jitgemm.api.product import Options, Product
 from jitgemm.api.quantise import with_bias
-from jitgemm.api.request import Request, request_of, told
+from jitgemm.api.request import Request, data_of, request_of, told
 from jitgemm.errors import message
 from jitgemm.planner.batching import make_batch_plan
 from jitgemm.planner.folding import Axis, Stack, fold
@@ -332,7 +331,7 @@ def _remember(key: Any, product: StackedProduct, threads: int) -> None:
     table[start : start + BATCH.slots] = record
     e.scratch.reserve(plan.workspace_bytes)
     table.keep = (executable, bytes_of_handle, tables)
-    keep_entry(key, Known(e.builtin("jitgemm_call_batch", table), item))
+    keep_entry(key, Known(e.builtin("jitgemm_call_batch", table), item.data))
 
 
 def _field(name: str, given: object, item: Executable) -> str:
@@ -378,7 +377,8 @@ def stacked(
         names: of A and B in messages.
     """
     (c, bias), key, known, request = others, (), None, None
-    plain = all(type(x) is np.ndarray or isinstance(x, Packed) for x in (a, b))
+    plain = type(a) is np.ndarray or isinstance(a, Packed)
+    plain = plain and (type(b) is np.ndarray or isinstance(b, Packed))
     call = told(options, a, b) if plain else None
     if call is not None:
         form, given, _ = call
@@ -392,7 +392,9 @@ def stacked(
         if known is not None:
             left = a.storage if isinstance(a, Packed) else a
             right = b.storage if isinstance(b, Packed) else b
-            result = through(known, (left, right, out, bias, c), given)
+            # What the data refer to lives until here.
+            data, _tables = data_of(known.data, given)
+            result = known.entry(left, right, out, bias, c, data)
             if result is not NotImplemented:
                 return result  # type: ignore[no-any-return]
     asked = Options(*options)

@@ -10,13 +10,13 @@ from numpy.typing import DTypeLike
 
 from jitgemm.api.batched import stack_shape, stacked
 from jitgemm.api.config import resolve_threads
-from jitgemm.api.dispatch import entries, key_of, remember, through
+from jitgemm.api.dispatch import entries, key_of, remember
 from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import Array
 from jitgemm.api.product import Options, Product
 from jitgemm.api.quantise import Requantize, with_bias
 from jitgemm.api.request import PLAIN as _PLAIN
-from jitgemm.api.request import Request, told
+from jitgemm.api.request import Request, data_of, told
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.jit import compiler
 from jitgemm.kernels.registry import tile_for
@@ -31,6 +31,7 @@ from jitgemm.runtime.packed import PackedLhs, PackedRhs, element_dtype
 __all__ = ["covers", "gemm", "matmul"]
 
 _ARRAY = np.ndarray
+_USUAL_DATA = None, None
 # Up to this size a product needs no plan: one chunk, both operands read in place.  At 64^3 the work
 # (2 us) begins to pay for planning.
 _SMALL_LIMIT = 64
@@ -144,10 +145,9 @@ def _gemm(
             key = ()
         if known is not None:
             right = b.storage if type(b) is PackedRhs else b
-            if given is None:  # the usual call: not even another function
-                result = known.entry(a, right, target, bias, c, None)
-            else:
-                result = through(known, (a, right, target, bias, c), given)
+            # What the data refer to lives until here.
+            data, _tables = _USUAL_DATA if given is None else data_of(known.data, given)
+            result = known.entry(a, right, target, bias, c, data)
             if result is not NotImplemented:
                 return result  # type: ignore[no-any-return]
     asked = Options(*options)

@@ -210,6 +210,9 @@ Told = tuple[Form, Request | Factors | None, np.dtype]
 
 _STEPS = {name: program.steps for name, program in NAMED.items()}
 _REALS = frozenset((float, int, np.float64, np.float32))
+_USUAL_FORM: Form = (True, False, None, None, None)
+_NOTHING_FORM: Form = (False, *_USUAL_FORM[1:])
+_NONE: Tables = {}
 _ODD = ("odd",)
 """What takes more to see whether it is valid."""
 
@@ -233,6 +236,27 @@ def told(options: tuple[Any, ...], a: Array | Packed, b: Array | Packed) -> Told
     """
     (alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
      zero_a, zero_b, requantize, wanted, bf16_dot) = options  # fmt: skip
+    if (
+        activation is epilogue is workspace is zero_a is zero_b is requantize is wanted is None
+        and conj_a is conj_b is bf16_dot is False
+        and reproducible is _DEFAULT
+        and backend is _JIT
+    ):
+        dtype = a.dtype
+        if dtype is b.dtype and dtype.kind in "fc":
+            if alpha is _ONE and beta is _ZERO:
+                return _USUAL_FORM, None, dtype
+            if type(alpha) is float and beta is _ZERO and dtype.kind == "f":
+                # Adding 0 turns -0 into +0.
+                form = _USUAL_FORM if alpha else _NOTHING_FORM
+                return form, (alpha + 0.0, 0.0, False, False), dtype
+    return _told(options, a, b)
+
+
+def _told(options: tuple[Any, ...], a: Array | Packed, b: Array | Packed) -> Told | None:
+    """The same for less common options."""
+    (alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
+     zero_a, zero_b, requantize, wanted, bf16_dot) = options  # fmt: skip
     if not (epilogue is workspace is zero_a is zero_b is requantize is None):
         return _asked(options, a, b)
     dtype, others, steps = a.dtype, None, None
@@ -249,7 +273,6 @@ def told(options: tuple[Any, ...], a: Array | Packed, b: Array | Packed) -> Told
     kind = dtype.kind
     if kind == "f" and type(alpha) in _REALS and type(beta) in _REALS:
         try:
-            # Adding 0 turns -0 into +0.
             alpha, beta = float(alpha) + 0.0, float(beta) + 0.0
         except OverflowError:
             return _asked(options, a, b)
@@ -292,8 +315,8 @@ def _asked(options: tuple[Any, ...], a: Array | Packed, b: Array | Packed) -> To
 def data_of(layout: DataLayout, given: Request | Factors | None) -> tuple[bytes | None, Tables]:
     """The record of a call for an entry, and the arrays it refers to."""
     if type(given) is tuple:
-        return layout.factors(given), {}
+        return layout.factors(given), _NONE
     if given is None:
-        return None, {}
+        return None, _NONE
     assert isinstance(given, Request)
     return layout.record(given.scalars)
