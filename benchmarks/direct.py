@@ -14,7 +14,8 @@ from jitgemm.kernels.job import JOB
 from jitgemm.kernels.spec import BSource, Tile
 from jitgemm.planner import choices, route
 from jitgemm.planner.problem import Operand, Problem
-from jitgemm.runtime.driver import Executable, Scalars, Span, run_pack
+from jitgemm.runtime.data import Scalars
+from jitgemm.runtime.driver import Executable, Span, run_pack
 from jitgemm.runtime.engine import engine, knob, record_array
 
 Run = Callable[[], float]

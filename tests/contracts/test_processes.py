@@ -17,6 +17,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,7 @@ def test_c17_threads_that_forget_old_shapes(monkeypatch: pytest.MonkeyPatch) -> 
     if not engine().native:
         pytest.skip("nothing is kept")
     monkeypatch.setattr(dispatch, "_KEPT", 2)
-    monkeypatch.setattr(dispatch, "planned", lambda *_: None)
+    monkeypatch.setattr(dispatch, "planned", lambda *_: SimpleNamespace(data=None))
     monkeypatch.setattr(dispatch, "bind", lambda *_, **__: dispatch.not_implemented)
     monkeypatch.setattr(dispatch, "entries", {})
     a = np.ones((2, 2), np.float32)

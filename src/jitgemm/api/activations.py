@@ -11,9 +11,11 @@ import numpy as np
 from jitgemm.errors import message
 from jitgemm.kernels.expression import ACTIVATIONS, Program
 
-__all__ = ["Clip", "LeakyRelu", "clip", "leaky_relu", "resolve_activation"]
+__all__ = ["NAMED", "Clip", "LeakyRelu", "clip", "leaky_relu", "resolve_activation"]
 
 _NEEDS_PARAMETERS = ("leaky_relu", "clip")
+NAMED = {name: program for name, program in ACTIVATIONS.items() if name not in _NEEDS_PARAMETERS}
+"""Activations that a name alone asks for."""
 
 
 def _number(x: Any, operand: str) -> float:
@@ -84,8 +86,8 @@ def resolve_activation(x: Any) -> tuple[Program | None, tuple[float, ...]]:
         return ACTIVATIONS["leaky_relu"], (x.slope,)
     if isinstance(x, Clip):
         return ACTIVATIONS["clip"], (x.lo, x.hi)
-    names = [name for name in ACTIVATIONS if name not in _NEEDS_PARAMETERS]
-    if isinstance(x, str) and x in names:
-        return ACTIVATIONS[x], ()
-    expected = f"None, one of {', '.join(names)}, jitgemm.leaky_relu(...) or jitgemm.clip(...)"
+    # The text itself: a class of one's own may compare as it likes.
+    if isinstance(x, str) and (program := NAMED.get(str.__str__(x))) is not None:
+        return program, ()
+    expected = f"None, one of {', '.join(NAMED)}, jitgemm.leaky_relu(...) or jitgemm.clip(...)"
     raise ValueError(message("activation", expected, repr(x)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
@@ -10,21 +9,28 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from jitgemm.api import blas
-from jitgemm.api.dispatch import Table, entries, keep_entry, kinds_of, not_implemented
-from jitgemm.api.kinds import number_of, result_type
+from jitgemm.api.dispatch import (
+    Known,
+    Table,
+    entries,
+    keep_entry,
+    key_of,
+    not_implemented,
+    table_scalars,
+)
+from jitgemm.api.keeping import keep
+from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import (
     Array,
     check_output,
-    check_type,
     describe,
-    factor,
     native,
     new_result,
     operand,
 )
 from jitgemm.api.product import Options, Product
-from jitgemm.api.quantise import Requantize, bias_moved, with_bias
-from jitgemm.api.tracing import trace
+from jitgemm.api.quantise import with_bias
+from jitgemm.api.request import Request, data_of, request_of, told
 from jitgemm.errors import message
 from jitgemm.planner.batching import make_batch_plan
 from jitgemm.planner.folding import Axis, Stack, fold
@@ -39,7 +45,7 @@ from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs
 __all__ = ["StackedProduct", "shares", "stack_shape", "stacked"]
 
 _KEPT = 512
-_cache: OrderedDict[tuple[Any, ...], BatchExecutable] = OrderedDict()
+_cache: dict[tuple[Any, ...], BatchExecutable] = {}
 _WORK_ON_OVERLAP = 100
 
 
@@ -88,22 +94,13 @@ def _same_place(x: Array, y: Array) -> bool:
     return all(n == 1 or s == t for n, s, t in zip(x.shape, x.strides, y.strides, strict=True))
 
 
-def _result(a: np.dtype, b: np.dtype, options: Options) -> np.dtype:
-    """The type of the result; what is wrong with other types :class:`Product` says."""
-    if "c" in (a.kind, b.kind) or number_of(a) is None or number_of(b) is None:
-        check_type("b", b, a)
-    if isinstance(options.requantize, Requantize):
-        return options.requantize.type
-    return result_type(a, b, options.out_dtype)
-
-
 class StackedProduct:
     """``act(alpha * a @ b + beta * c + bias)`` for stacks, with every argument checked.
 
     Vectors are matrices of one row or one column whose axis the result lacks.
     """
 
-    __slots__ = ("copied", "dtype", "first", "full", "given", "item", "options", "out", "shape",
+    __slots__ = ("copied", "dtype", "first", "full", "given", "item", "out", "request", "shape",
                  "stack", "target", "wide")  # fmt: skip
 
     def __init__(
@@ -113,6 +110,7 @@ class StackedProduct:
         out: object,
         options: Options,
         names: tuple[str, str] = ("a", "b"),
+        request: Request | None = None,
     ) -> None:
         left = a if isinstance(a, Packed) else np.asarray(a)
         right = b if isinstance(b, Packed) else np.asarray(b)
@@ -121,11 +119,14 @@ class StackedProduct:
                 raise TypeError(message(name, f"an array or a {kind.__name__}", type(x).__name__))
             if not isinstance(x, Packed) and number_of(x.dtype) is None:
                 operand(name, x)
-        self.dtype = _result(left.dtype, right.dtype, options)
+        # With it of the options only C and the bias are read.
+        if request is None:
+            request = request_of(options, left, right)
+        self.request, self.dtype = request, request.dtype
         self.shape = stack_shape(left, right, names)
         # The user's own operands, as an entry will see them.
         self.given: dict[str, Any] = {"a": a, "b": b, "c": None}
-        self.given["bias"] = with_bias(options.bias, options.requantize)
+        bias = self.given["bias"] = with_bias(options.bias, request.requantize)
         index: tuple[Any, ...] = (...,)
         index += (np.newaxis,) if left.ndim == 1 else (slice(None),)
         index += (np.newaxis,) if right.ndim == 1 else (slice(None),)
@@ -135,47 +136,40 @@ class StackedProduct:
             right = right[:, np.newaxis]
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         self.full = (*batch, left.shape[-2], right.shape[-1])
-        c, bias = self._c(options), self._bias(with_bias(options.bias, options.requantize))
+        c, wide = self._c(options.c), self._bias(bias)
         self.out = None if out is None else check_output("out", out, self.shape, self.dtype)
-        self.copied, self.target = self._target([left, right, bias], c)
+        self.copied, self.target = self._target([left, right, wide], c)
         target = self.target[index] if self.shape != self.full else self.target
-        self._fold({"a": left, "b": right, "c": c, "d": target, "bias": bias}, options)
+        self._fold({"a": left, "b": right, "c": c, "d": target, "bias": wide})
 
-    @staticmethod
-    def _apart(options: Options, m: int, n: int) -> str:
+    def _apart(self, m: int, n: int) -> str:
         """What may not be folded into rows and columns: ``r``, ``c``, both or neither.
 
         A traced function sees indices within its own product, and a dot product has an order of
         its own.
         """
-        if m == n == 1 and options.reproducible == "default":
+        request = self.request
+        if m == n == 1 and not request.strict:
             return "rc"
-        numbers: list[Any] = [options.a_zero_point, options.b_zero_point]
-        if isinstance(options.requantize, Requantize):
-            numbers += [options.requantize.scale, options.requantize.bias]
-        if any(np.size(x) > 1 for x in numbers if x is not None):
+        if request.many:
             # They are numbers of each product's own rows or columns.
             return "rc"
-        if options.epilogue is None:
+        if request.program is None:
             return ""
-        program, _ = trace(options.epilogue)
-        return "r" * program.uses("row") + "c" * program.uses("col")
+        return "r" * request.program.uses("row") + "c" * request.program.uses("col")
 
-    def _c(self, options: Options) -> Array | None:
-        number = number_of(self.dtype)
-        assert number is not None
-        beta = factor("beta", options.beta, number[1], integral=number[0].integral)
-        if options.c is None:
+    def _c(self, c: object) -> Array | None:
+        if c is None:
             return None  # Product refuses this if beta is not 0
-        array = operand("c", options.c)
+        array = operand("c", c)
         try:
             wide = np.broadcast_to(array, self.full)
         except ValueError:
             expected = f"a shape that broadcasts to {self.full}"
             raise ValueError(message("c", expected, f"shape {array.shape}")) from None
-        if beta == 0:
+        if self.request.scalars.beta == 0:
             return None
-        self.given["c"] = options.c
+        self.given["c"] = c
         return wide
 
     def _bias(self, bias: object) -> Array | None:
@@ -200,7 +194,7 @@ class StackedProduct:
             return True, new_result(self.shape, self.dtype)
         return False, plain
 
-    def _fold(self, operands: dict[str, Any], options: Options) -> None:
+    def _fold(self, operands: dict[str, Any]) -> None:
         """Describe the stack by its axes, fold it, and make the product that is left."""
         batch, (m, n) = self.full[:-2], self.full[-2:]
         wide: dict[str, Array] = {
@@ -209,7 +203,7 @@ class StackedProduct:
             if isinstance(x, np.ndarray)
         }
         # Of the result as it is: a broadcast view may not be written.
-        self.wide, self.options = {**operands, **wide, "d": operands["d"]}, options
+        self.wide = {**operands, **wide, "d": operands["d"]}
         strides = {name: x.strides for name, x in wide.items()}
         axes = tuple(
             Axis(count, **{name: s[i] for name, s in strides.items()})
@@ -218,7 +212,7 @@ class StackedProduct:
         rows = Axis(m, **{name: s[-2] for name, s in strides.items() if name != "b"})
         cols = Axis(n, **{name: s[-1] for name, s in strides.items() if name != "a"})
         packed = next((name for name in "ab" if isinstance(operands[name], Packed)), "")
-        self.stack = stack = fold(Stack(rows, cols, axes, packed, apart=self._apart(options, m, n)))
+        self.stack = stack = fold(Stack(rows, cols, axes, packed, apart=self._apart(m, n)))
         items: dict[str, Any] = dict.fromkeys(operands)
         items.update({name: operands[name] for name in ("a", "b")})
         k = operands["a"].shape[-1]
@@ -232,20 +226,21 @@ class StackedProduct:
                 shape, steps = (k, n), (x.strides[-2], across)
             items[name] = as_strided(x, shape, steps)
         self.first = as_strided(self.target, (m, n), (stack.rows.d, stack.cols.d))
-        # The bias has been broadcast and folded, and so is another than the user's.
-        requantize = bias_moved(options.requantize)
-        given = replace(options, c=items["c"], bias=items["bias"], requantize=requantize)
-        self.item = Product(items["a"], items["b"], None, given)
+        self.item = self._product(items)
+
+    def _product(self, operands: dict[str, Any]) -> Product:
+        """One of the products, whose bias has become its own."""
+        given = Options(c=operands["c"], bias=operands["bias"])
+        request = replace(self.request, requantize=None)
+        return Product(operands["a"], operands["b"], None, given, request)
 
     def _by_blas(self) -> None:
         """Each product by itself, as it was before folding."""
-        requantize = bias_moved(self.options.requantize)
         for index in np.ndindex(*self.full[:-2]):
             parts = {
                 name: x[index] if isinstance(x, np.ndarray) else x for name, x in self.wide.items()
             }
-            given = replace(self.options, c=parts["c"], bias=parts["bias"], requantize=requantize)
-            blas.run(Product(parts["a"], parts["b"], None, given), parts["d"])
+            blas.run(self._product(parts), parts["d"])
 
     @property
     def empty(self) -> bool:
@@ -253,15 +248,14 @@ class StackedProduct:
         return 0 in self.full
 
     def executable(self, threads: int) -> BatchExecutable:
-        """The stack's plan and code; the most recently used ones are kept."""
+        """The stack's plan and code; the latest are kept."""
         problem = self.item.problem(self.first)
         key = (problem, self.stack, threads)
         found = _cache.get(key)
         if found is None:
             plan = make_batch_plan(problem, self.stack, engine().context(threads))
-            found = _cache[key] = BatchExecutable(plan)
-            while len(_cache) > _KEPT:
-                _cache.popitem(last=False)
+            found = BatchExecutable(plan)
+            keep(_cache, key, found, _KEPT)
         return found
 
     def run(self, threads: int) -> Array:
@@ -271,8 +265,8 @@ class StackedProduct:
         elif not self.empty:
             executable = self.executable(threads)
             item = self.item
-            spans, scalars = item.spans(self.first, executable.item), item.factors(executable.item)
-            executable.run(spans, scalars, item.workspace)
+            spans = item.spans(self.first, executable.item)
+            executable.run(spans, item.scalars, item.workspace)
         if self.copied:
             assert self.out is not None
             self.out[...] = self.target
@@ -280,19 +274,6 @@ class StackedProduct:
 
 
 # -- entries --------------------------------------------------------------------------------------
-
-
-def _key(a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, ...]) -> Any:
-    """What decides the plan of a call.  Raises ``AttributeError`` for things without a shape."""
-    c, bias = others
-    return (
-        a.shape, (a.isa, a.conj) if isinstance(a, Packed) else a.strides, a.dtype,
-        b.shape, (b.isa, b.conj) if isinstance(b, Packed) else b.strides, b.dtype,
-        None if out is None else (out.shape, out.strides, out.dtype),
-        None if c is None else (c.shape, c.strides, c.dtype, c is out),
-        None if bias is None else (bias.shape, bias.strides, bias.dtype),
-        kinds_of(options), options, "stack",
-    )  # fmt: skip
 
 
 def _arrays(product: StackedProduct) -> dict[str, Array] | None:
@@ -321,8 +302,11 @@ def _remember(key: Any, product: StackedProduct, threads: int) -> None:
         return
     item = executable.item
     table = record_array(CALL.slots).view(Table)
+    scalars, needs_data = table_scalars(product.item.scalars)
     values: dict[str, int] = {
         "array_type": id(np.ndarray),
+        "bytes_type": id(bytes),
+        "needs_data": needs_data,
         "slow": id(not_implemented),
         "none": id(None),
         "new_from_descr": numpy_abi.new_from_descr(),
@@ -343,11 +327,11 @@ def _remember(key: Any, product: StackedProduct, threads: int) -> None:
     for name, value in values.items():
         table[CALL.slot(name)] = value
     start = CALL.slot("batch_0")
-    record, tables = executable.record(product.item.factors(item))
+    record, tables = executable.record(scalars)
     table[start : start + BATCH.slots] = record
     e.scratch.reserve(plan.workspace_bytes)
     table.keep = (executable, bytes_of_handle, tables)
-    keep_entry(key, e.builtin("jitgemm_call_batch", table))
+    keep_entry(key, Known(e.builtin("jitgemm_call_batch", table), item.data))
 
 
 def _field(name: str, given: object, item: Executable) -> str:
@@ -392,25 +376,30 @@ def stacked(
         threads: at most this many.
         names: of A and B in messages.
     """
-    c, bias = others[0], with_bias(others[1], options[11])
-    others = c, bias
-    key, entry = None, None
-    # A function is traced anew by each call, as what it refers to may have changed.
-    if not any(options[5:7]):
+    (c, bias), key, known, request = others, (), None, None
+    plain = type(a) is np.ndarray or isinstance(a, Packed)
+    plain = plain and (type(b) is np.ndarray or isinstance(b, Packed))
+    call = told(options, a, b) if plain else None
+    if call is not None:
+        form, given, _ = call
+        if type(given) is Request:
+            request, bias = given, with_bias(bias, given.requantize)
         try:
-            key = _key(a, b, out, others, (threads, *options))
-            entry = entries.get(key)
-        except (AttributeError, TypeError):
-            key = None
-    if entry is not None:
-        left = a.storage if isinstance(a, Packed) else a
-        right = b.storage if isinstance(b, Packed) else b
-        result = entry(left, right, out, bias, c)
-        if result is not NotImplemented:
-            return result  # type: ignore[no-any-return]
-    given = Options(*options)
-    given.c, given.bias = c, bias
-    product = StackedProduct(a, b, out, given, names)
-    if key is not None and entry is None:
+            key = key_of(a, b, out, c, bias, form, threads)
+            known = entries.get(key)
+        except TypeError:  # no arrays
+            key = ()
+        if known is not None:
+            left = a.storage if isinstance(a, Packed) else a
+            right = b.storage if isinstance(b, Packed) else b
+            # What the data refer to lives until here.
+            data, _tables = data_of(known.data, given)
+            result = known.entry(left, right, out, bias, c, data)
+            if result is not NotImplemented:
+                return result  # type: ignore[no-any-return]
+    asked = Options(*options)
+    asked.c, asked.bias = others
+    product = StackedProduct(a, b, out, asked, names, request)
+    if key and known is None:
         _remember(key, product, threads)
     return product.run(threads)

@@ -1,48 +1,55 @@
 """Calls that look like an earlier one go straight into generated code.
 
-A call of :func:`gemm` or :func:`matmul` is reduced to a key (shapes, strides, types, scalars,
-threads).  The first call with a key is planned and leaves an entry behind: a builtin that checks
-its arguments against the plan and runs it.  An entry that meets anything unexpected answers
-``NotImplemented``, and the call is validated and planned in full.  So a stale or colliding key can
-cost time but never a wrong result.
+A call of :func:`gemm` or :func:`matmul` is reduced to a key (:func:`key_of`): shapes, strides and
+types of operands, the form of the options, threads.  The first call with a key is planned and
+leaves an entry behind: a builtin that checks its arguments against the plan and runs it with the
+data of each call.  An entry that meets anything unexpected answers ``NotImplemented``, and the call
+is validated and planned in full.  So a stale or colliding key can cost time but never a wrong
+result.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from jitgemm.api.keeping import keep
+from jitgemm.api.kinds import lasting
 from jitgemm.api.product import Product
+from jitgemm.api.request import Form
 from jitgemm.kernels.job import JOB
 from jitgemm.planner.route import make_plan
+from jitgemm.runtime.data import DataLayout, Scalars
 from jitgemm.runtime.driver import Executable, Span
 from jitgemm.runtime.engine import engine, knob, record_array
 from jitgemm.runtime.entry_code import B_BUFFER, B_HANDLE, B_MATRIX, PLAN
-from jitgemm.runtime.packed import PackedLhs, PackedRhs
+from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs
 
 __all__ = [
-    "Entry", "Table", "bind", "enters", "entries", "keep_entry", "key_of", "kinds_of",
-    "not_implemented", "planned", "remember",
+    "Entry", "Known", "Table", "bind", "enters", "entries", "keep_entry", "key_of", "lasting_key",
+    "not_implemented", "planned", "remember", "table_scalars"
 ]  # fmt: skip
 
 Entry = Callable[..., Any]
 _KEPT = 512
-# Defaults of ``alpha`` and ``beta``; small integers are one object each.
-_ONE, _ZERO = 1, 0
+_ARRAY = np.ndarray
 
-entries: dict[tuple[Any, ...], Entry] = {}
-# Reading needs no lock; two threads forgetting the oldest at once do.
-_remembering = threading.Lock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_remembering.acquire,
-        after_in_parent=_remembering.release,
-        after_in_child=_remembering.release,
-    )
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What an earlier call has left behind."""
+
+    entry: Entry
+    """Takes A, B, the result, the bias and C, or ``None``, and the data of a call; storage in place
+    of handles."""
+    data: DataLayout
+    """How it takes those."""
+
+
+entries: dict[tuple[Any, ...], Known] = {}
 
 
 def not_implemented(*_: object) -> Any:
@@ -50,31 +57,50 @@ def not_implemented(*_: object) -> Any:
     return NotImplemented
 
 
-def kinds_of(options: tuple[Any, ...]) -> tuple[type, ...]:
-    """Types of the numbers among the options of a call, threads first.
+def _described(x: Any) -> tuple[Any, ...] | None:
+    """What of an operand decides a plan.
 
-    A Fraction equals a float but is no factor, as ``True`` and 1.0 are no zero points.  The usual
-    numbers are known by identity, which is quicker.
+    Raises:
+        TypeError: it is neither an array, of no class derived from it, nor a handle.
     """
-    alpha, beta = options[1], options[2]
-    if alpha is _ONE and beta is _ZERO and options[10] is options[11] is None:
-        return ()
-    return type(alpha), type(beta), type(options[10]), type(options[11])
+    if type(x) is _ARRAY:
+        return x.shape, x.strides, x.dtype
+    if x is None:
+        return None
+    if isinstance(x, Packed):
+        # A handle carries its own conjugation.
+        return type(x), x.layout, x.isa, x.conj
+    raise TypeError(type(x))
 
 
 def key_of(
-    a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, ...]
+    a: Any, b: Any, out: Any, c: Any, bias: Any, form: Form, threads: int
 ) -> tuple[Any, ...]:
-    """What decides the plan of a call.  Raises ``AttributeError`` for things without a shape."""
-    # A handle carries its own conjugation.
-    second = (b.isa, b.conj) if type(b) is PackedRhs else b.strides
-    c, bias = others
+    """What decides the plan of a call: whether it is the same as another.
+
+    Raises:
+        TypeError: an operand is no plain array.
+    """
+    if c is bias is None and type(a) is type(b) is _ARRAY and (out is None or type(out) is _ARRAY):
+        # The usual call, in half the time; keys of other lengths are other keys.
+        first = a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, form, threads
+        return first if out is None else (first, out.shape, out.strides, out.dtype)
     return (
-        a.shape, a.strides, a.dtype, b.shape, second, b.dtype, out.shape, out.strides,
-        None if c is None else (c.shape, c.strides, c.dtype, c is out),
-        None if bias is None else (bias.shape, bias.dtype),
-        kinds_of(options), options,
+        (a.shape, a.strides, a.dtype) if type(a) is _ARRAY else _described(a),
+        (b.shape, b.strides, b.dtype) if type(b) is _ARRAY else _described(b),
+        (out.shape, out.strides, out.dtype) if type(out) is _ARRAY else _described(out),
+        None if c is None else (_described(c), c is out),
+        None if bias is None else _described(bias),
+        form, threads,
     )  # fmt: skip
+
+
+def lasting_key(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """An equal key that may be kept: types of the caller's may hold on to other things."""
+    return tuple(
+        lasting_key(x) if type(x) is tuple else lasting(x) if isinstance(x, np.dtype) else x
+        for x in key
+    )
 
 
 def planned(product: Product, target: np.ndarray, threads: int) -> Executable:
@@ -93,15 +119,18 @@ def remember(key: tuple[Any, ...], product: Product, threads: int) -> None:
     if copied or not (enters(product) and product.m and product.n):
         return
     executable = planned(product, target, threads)
-    keep_entry(key, bind(product, target, executable, not_implemented, bound=False))
+    entry = bind(product, target, executable, not_implemented, bound=False)
+    keep_entry(key, Known(entry, executable.data))
 
 
-def keep_entry(key: tuple[Any, ...], entry: Entry) -> None:
+def keep_entry(key: tuple[Any, ...], known: Known) -> None:
     """Leave an entry, and forget the oldest if there are too many."""
-    with _remembering:
-        while len(entries) >= _KEPT:
-            entries.pop(next(iter(entries)))
-        entries[key] = entry
+    keep(entries, lasting_key(key), known, _KEPT)
+
+
+def table_scalars(scalars: Scalars) -> tuple[Scalars | None, int]:
+    """The data in an entry's table, which ``None`` stands for, and whether there can be none."""
+    return (None, 1) if scalars.tabled else (replace(scalars, alpha=1.0, beta=0.0), 0)
 
 
 class Table(np.ndarray):
@@ -126,17 +155,20 @@ def bind(
         executable: its plan and code.
         slow: called with the same arguments when they are not what was planned.
         bound: the entry is for this very bias, C and prepacked handle, and takes ``(a, b, out)``.
-            Otherwise it takes ``(a, b or packed storage, out, bias or None, C or None)``.
+            Otherwise it takes ``(a, b or packed storage, out, bias or None, C or None, data)``.
     """
     e, gp = engine(), executable.plan
     table = record_array(PLAN.slots).view(Table)
     packed = isinstance(product.b, PackedRhs)
+    scalars, needs_data = (product.scalars, 0) if bound else table_scalars(product.scalars)
     values = {
         "array_type": id(np.ndarray),
+        "bytes_type": id(bytes),
+        "needs_data": needs_data,
         "bias_descr": 0 if product.bias is None else id(_instance(product.bias)),
         "slow": id(slow),
         "none": id(None),
-        "arguments": 3 if bound else 5,
+        "arguments": 3 if bound else 6,
         "b_kind": (B_HANDLE if bound else B_BUFFER) if packed else B_MATRIX,
         "handle": id(product.b) if packed and bound else 0,
         "has_bias": int(product.bias is not None),
@@ -173,7 +205,7 @@ def bind(
         for name, span in product.spans(target, executable).items():
             if name in ("packed", "c", "bias"):
                 job[JOB.slot(name)] = span.address
-    tables = product.factors(executable).write(job, gp.spec)
+    tables = {} if scalars is None else executable.data.write(job, scalars)
     start = PLAN.slot("job_0")
     table[start : start + JOB.slots] = job
     e.scratch.reserve(gp.workspace_bytes)

@@ -11,10 +11,12 @@ from numpy.typing import DTypeLike
 from jitgemm.api.batched import stack_shape, stacked
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import entries, key_of, remember
-from jitgemm.api.kinds import NUMPY, number_of, result_type
+from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import Array
 from jitgemm.api.product import Options, Product
 from jitgemm.api.quantise import Requantize, with_bias
+from jitgemm.api.request import PLAIN as _PLAIN
+from jitgemm.api.request import Request, data_of, told
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.jit import compiler
 from jitgemm.kernels.registry import tile_for
@@ -28,6 +30,8 @@ from jitgemm.runtime.packed import PackedLhs, PackedRhs, element_dtype
 
 __all__ = ["covers", "gemm", "matmul"]
 
+_ARRAY = np.ndarray
+_USUAL_DATA = None, None
 # Up to this size a product needs no plan: one chunk, both operands read in place.  At 64^3 the work
 # (2 us) begins to pay for planning.
 _SMALL_LIMIT = 64
@@ -122,51 +126,44 @@ def _gemm(
     a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, ...], count: int
 ) -> Array:
     """A product through the entry an earlier call like it has left, or in full."""
-    try:
-        # A prepacked left operand has an entry among those of stacks.
-        deep = a.ndim > 2 or b.ndim > 2 or (type(a) is PackedLhs and type(b) is np.ndarray)
-    except AttributeError:
-        deep = np.ndim(a) > 2 or np.ndim(b) > 2
-    if deep:
+    call = None
+    if type(a) is _ARRAY and (type(b) is _ARRAY or type(b) is PackedRhs) and a.ndim == b.ndim == 2:
+        call = told(options, a, b)
+    elif _is_deep(a, b):
         return stacked(a, b, out, others, options, count)
-    target, (c, bias) = out, others
-    if options[11] is not None:
-        bias = with_bias(bias, options[11])
-        others = c, bias
-    key: tuple[Any, ...] = ()
-    entry = None
-    if options[5] is None and options[6] is None:
-        # A function is traced anew by each call, as what it refers to may have changed.
+    (c, bias), key, known, request = others, (), None, None
+    if call is not None:
+        form, given, dtype = call
+        if type(given) is Request:
+            request, bias = given, with_bias(bias, given.requantize)
         try:
-            if out is None:
-                target = np.empty((a.shape[0], b.shape[1]), _fresh_type(a.dtype, b.dtype, options))
-            key = key_of(a, b, target, others, (count, *options))
-            entry = entries.get(key)
-        except (AttributeError, IndexError, TypeError, ValueError, MemoryError):
-            # Not arrays, or nothing that could be a result: the long way words the error.
+            target = np.empty((a.shape[0], b.shape[1]), dtype) if out is None else out
+            key = key_of(a, b, target, c, bias, form, count)
+            known = entries.get(key)
+        except (TypeError, ValueError, MemoryError):
+            # No arrays, or nothing that could be a result: the long way words the error.
             key = ()
-    if entry is not None:
-        right = b.storage if type(b) is PackedRhs else b
-        result = entry(a, right, target, bias, c)
-        if result is not NotImplemented:
-            return result  # type: ignore[no-any-return]
-    given = Options(*options)
-    given.c, given.bias = c, bias
-    product = Product(a, b, out, given)
-    if key and entry is None:
+        if known is not None:
+            right = b.storage if type(b) is PackedRhs else b
+            # What the data refer to lives until here.
+            data, _tables = _USUAL_DATA if given is None else data_of(known.data, given)
+            result = known.entry(a, right, target, bias, c, data)
+            if result is not NotImplemented:
+                return result  # type: ignore[no-any-return]
+    asked = Options(*options)
+    asked.c, asked.bias = others
+    product = Product(a, b, out, asked, request)
+    if key and known is None:
         remember(key, product, count)
     return product.run(count)
 
 
-def _fresh_type(a: np.dtype, b: np.dtype, options: tuple[Any, ...]) -> np.dtype:
-    """The type of a new result."""
-    requantize, wanted = options[11:13]
-    if requantize is not None:
-        return requantize.type  # type: ignore[no-any-return]
-    return a if wanted is None and a is b and a.kind in "fc" else result_type(a, b, wanted)
-
-
-_PLAIN = (1, 0, None, False, False, None, None, "default", "jit", None, None, None, NUMPY, False)
+def _is_deep(a: Any, b: Any) -> bool:
+    """Whether a product has an entry among those of stacks, as one of prepacked left operands."""
+    try:
+        return a.ndim > 2 or b.ndim > 2 or (type(a) is PackedLhs and type(b) is _ARRAY)
+    except AttributeError:
+        return np.ndim(a) > 2 or np.ndim(b) > 2
 
 
 def covers(x1: Array, x2: Array) -> bool:

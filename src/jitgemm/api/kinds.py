@@ -24,7 +24,7 @@ from jitgemm.isa.types import (
     ElementType,
 )  # fmt: skip
 
-__all__ = ["NUMPY", "TYPES", "Number", "number_of", "result_type"]
+__all__ = ["NUMPY", "TYPES", "Number", "as_type", "lasting", "number_of", "result_type"]
 
 Number = tuple[ElementType, int]
 """An element type as the planner knows it: the type of its reals, and how many there are."""
@@ -58,7 +58,7 @@ def number_of(dtype: np.dtype) -> Number | None:
     """
     known = _NUMBERS.get(dtype)
     if known is None and dtype.name == _BFLOAT16 and dtype.itemsize == 2:
-        known = _NUMBERS[dtype] = (BF16, 1)
+        known = _NUMBERS[lasting(dtype)] = (BF16, 1)
     if known is None and not dtype.isnative:
         return _NUMBERS.get(dtype.newbyteorder("="))
     return known
@@ -105,15 +105,34 @@ def result_type(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
     Raises:
         TypeError: ``wanted`` is no type, or does not hold the product.
     """
+    usual = wanted is None or wanted is NUMPY
+    known: Any = wanted if usual else as_type(wanted)
     # Types that are equal may differ in name, as int64 and longlong do, which results keep.
-    key = (a, a.num, b, b.num, wanted)
-    try:
-        found = _results.get(key)
-    except TypeError:
-        raise TypeError(message("out_dtype", "a NumPy type", type(wanted).__name__)) from None
+    found = _results.get((a, a.num, b, b.num, known))
     if found is None:
-        found = _results[key] = _decide(_native(a), _native(b), wanted)
+        found = _decide(_native(a), _native(b), known)
+        kept = known if usual else lasting(known)
+        _results[lasting(a), a.num, lasting(b), b.num, kept] = found
     return found
+
+
+def as_type(wanted: object) -> np.dtype:
+    """The type that an argument names.
+
+    Raises:
+        TypeError: it names none.
+    """
+    try:
+        return np.dtype(wanted)  # type: ignore[call-overload,no-any-return]
+    except (TypeError, ValueError, SyntaxError):
+        got = repr(wanted) if isinstance(wanted, str) else type(wanted).__name__
+        raise TypeError(message("out_dtype", "a NumPy type", got)) from None
+
+
+def lasting(x: np.dtype) -> np.dtype:
+    """NumPy's own object for a type, which may be kept: the caller's may hold on to others."""
+    own = np.dtype(x.type)
+    return own if x.isnative else own.newbyteorder()
 
 
 def _native(x: np.dtype) -> np.dtype:
@@ -124,17 +143,16 @@ def _native(x: np.dtype) -> np.dtype:
     return np.dtype(x.type)
 
 
-def _decide(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
+def _decide(a: np.dtype, b: np.dtype, wanted: Any) -> np.dtype:
+    for x in (a, b):
+        if number_of(x) is None:
+            raise TypeError(message("a", TYPES, x))
     if wanted is NUMPY:
         return _numpy_result(a, b)
     own = _own_result(a, b)
     if wanted is None:
         return own
-    try:
-        result = np.dtype(wanted)  # type: ignore[call-overload]
-    except TypeError:
-        raise TypeError(message("out_dtype", "a NumPy type", repr(wanted))) from None
-    if number_of(result) is None or not _holds(result, own):
+    if number_of(wanted) is None or not _holds(wanted, own):
         wider = "" if own.kind == "c" else " or a wider type like it"
-        raise TypeError(message("out_dtype", f"{own}{wider}", result))
-    return _native(result)
+        raise TypeError(message("out_dtype", f"{own}{wider}", wanted))
+    return _native(wanted)

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from jitgemm.api import blas
-from jitgemm.api.activations import resolve_activation
-from jitgemm.api.kinds import number_of, result_type
+from jitgemm.api.keeping import keep
+from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import (
     Array,
     check_output,
     check_type,
     describe,
-    factor,
-    flag,
     native,
     new_result,
     operand,
 )
-from jitgemm.api.quantise import NARROW, Requantize, with_bias, zero_points
-from jitgemm.api.tracing import trace
+from jitgemm.api.quantise import with_bias
+from jitgemm.api.request import Options, Request, request_of
 from jitgemm.errors import message
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
-from jitgemm.kernels.expression import Program
 from jitgemm.kernels.registry import tile_for
-from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
+from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.planner.route import make_plan
-from jitgemm.runtime.driver import Executable, Scalars, Span
+from jitgemm.runtime.driver import Executable, Span
 from jitgemm.runtime.engine import engine, packed_for, unavailable
-from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import (
     Layout,
     Packed,
@@ -47,42 +42,7 @@ from jitgemm.runtime.packed import (
 __all__ = ["Options", "Product", "executable_for"]
 
 _KEPT = 512
-_cache: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
-
-
-@dataclass(slots=True, eq=False)
-class Options:
-    """Keyword arguments of :func:`jitgemm.gemm`, as given."""
-
-    alpha: object = 1
-    beta: object = 0
-    activation: object = None
-    conj_a: object = False
-    conj_b: object = False
-    epilogue: object = None
-    workspace: object = None
-    reproducible: object = "default"
-    backend: object = "jit"
-    a_zero_point: object = None
-    b_zero_point: object = None
-    requantize: object = None
-    out_dtype: object = None
-    allow_bf16_dot: object = False
-    c: object = None
-    bias: object = None
-
-    @property
-    def plain(self) -> bool:
-        """Whether they ask for nothing but the product."""
-        others = (
-            self.c, self.bias, self.activation, self.epilogue, self.workspace, self.a_zero_point,
-            self.b_zero_point, self.requantize, self.out_dtype,
-        )  # fmt: skip
-        same = (self.reproducible, self.backend) == ("default", "jit")
-        scalars = type(self.alpha) is int and type(self.beta) is int
-        numbers = scalars and (self.alpha, self.beta) == (1, 0)
-        flags = not (self.conj_a or self.conj_b or self.allow_bf16_dot)
-        return numbers and flags and same and all(x is None for x in others)
+_cache: dict[tuple[Any, ...], Executable] = {}
 
 
 def _address(x: Array) -> int:
@@ -94,14 +54,12 @@ def _operand(x: Array) -> Operand:
 
 
 def executable_for(problem: Problem, threads: int) -> Executable:
-    """The executable of a problem; the most recently used ones are kept."""
+    """The executable of a problem; the latest are kept."""
     key = (problem, threads)
     found = _cache.get(key)
     if found is None:
         found = Executable(make_plan(problem, engine().context(threads)))
-        _cache[key] = found
-        while len(_cache) > _KEPT:
-            _cache.popitem(last=False)
+        keep(_cache, key, found, _KEPT)
     return found
 
 
@@ -112,78 +70,68 @@ class Product:
                  "n", "out", "parts", "scalars", "strict", "sum_dtype",
                  "workspace")  # fmt: skip
 
-    def __init__(self, a: object, b: object, out: object, options: Options) -> None:
+    def __init__(
+        self,
+        a: object,
+        b: object,
+        out: object,
+        options: Options,
+        request: Request | None = None,
+    ) -> None:
+        """Check every argument.
+
+        Args:
+            a: as for :func:`jitgemm.gemm`.
+            b: likewise.
+            out: likewise.
+            options: the others.
+            request: what those ask for, if that is known; then only their C and bias are read.
+        """
         self.a: Array | PackedLhs = a if isinstance(a, PackedLhs) else _matrix("a", a)
         self.b: Array | PackedRhs = b if isinstance(b, PackedRhs) else _matrix("b", b)
-        requantize = _requantize(options.requantize)
-        self._decide_types(options, requantize)
+        if request is None:
+            request = request_of(options, self.a, self.b)
+        self._take_types(request)
         (self.m, self.k), (depth, self.n) = self.a.shape, self.b.shape
         if depth != self.k:
             raise ValueError(
                 message("b", f"{self.k} rows, because a has shape {self.a.shape}",
                         describe(self.b))
             )  # fmt: skip
-        integral = self.element.integral
-        alpha, beta = (
-            factor(x, getattr(options, x), self.parts, integral=integral) for x in ("alpha", "beta")
-        )
-        conj_a, conj_b = flag("conj_a", options.conj_a), flag("conj_b", options.conj_b)
-        if isinstance(self.a, PackedLhs):
-            conj_a ^= self.a.conj
-        if isinstance(self.b, PackedRhs):
-            conj_b ^= self.b.conj
-        program, constants = self._program(options)
-        self.scalars = Scalars(alpha, beta, conj_a, conj_b, constants)
+        self.scalars, self.workspace, self.strict = (
+            request.scalars, request.workspace, request.strict
+        )  # fmt: skip
         self.c = self._c(options.c)
-        self.bias, kind = self._bias(with_bias(options.bias, requantize))
-        if options.workspace is not None and not isinstance(options.workspace, Workspace):
-            raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))
-        self.workspace = options.workspace
-        self.strict = _choice("reproducible", options.reproducible, ("default", "strict")) == 1
-        named = _choice("backend", options.backend, ("jit", "blas")) == 1
+        self.bias, kind = self._bias(with_bias(options.bias, request.requantize))
         # Why a BLAS computes the product; empty: generated code does.
-        self.blas = "asked for by name" if named else unavailable()
+        self.blas = "asked for by name" if request.blas else unavailable()
         if self.blas and self.strict:
             raise ValueError(
                 message(
                     "reproducible", "'default', because a BLAS computes this product", "'strict'"
                 )
             )
-        self.epilogue = self._quantised(
-            Epilogue(self.c is not None, kind, program), options, requantize
-        )
+        zero_a, zero_b = (x is not None for x in (self.scalars.zero_a, self.scalars.zero_b))
+        self.epilogue = Epilogue(
+            self.c is not None, kind, request.program,
+            zero_a=zero_a, zero_b=zero_b, scale=request.scale,
+        )  # fmt: skip
         # Last: everything about the epilogue is known.
-        self._settle_types(bf16_dot=flag("allow_bf16_dot", options.allow_bf16_dot))
+        self._settle_types(bf16_dot=request.bf16_dot)
         self._check_packed()
         self.out = None
         if out is not None:
             self.out = check_output("out", out, (self.m, self.n), self.dtype)
 
-    def _decide_types(self, options: Options, requantize: Requantize | None) -> None:
+    def _take_types(self, request: Request) -> None:
         """Types of the result and of the sums."""
-        a, b = self.a.dtype, self.b.dtype
-        numbers = number_of(a), number_of(b)
-        assert numbers[0] is not None
-        assert numbers[1] is not None
-        if 2 in (numbers[0][1], numbers[1][1]):
-            check_type("b", b, a)
-        narrow = all(x.kind in "iu" and x.itemsize == 1 for x in (a, b))
-        if requantize is not None:
-            if not narrow:
-                raise TypeError(
-                    message("requantize", "None, because operands are not 8-bit integers",
-                            "a Requantize")
-                )  # fmt: skip
-            if options.out_dtype is not None and options.out_dtype != requantize.type:
-                raise TypeError(message("out_dtype", str(requantize.type), repr(options.out_dtype)))
-            self.dtype = requantize.type
-        else:
-            self.dtype = result_type(a, b, options.out_dtype)
-        number = number_of(self.dtype)
+        left, right = number_of(self.a.dtype), number_of(self.b.dtype)
+        number = number_of(request.dtype)
+        assert left is not None
+        assert right is not None
         assert number is not None
-        self.parts = number[1]
-        out = number[0]
-        self.element = sum_type(Types(numbers[0][0], numbers[1][0], out, out, out))
+        self.dtype, (out, self.parts) = request.dtype, number
+        self.element = sum_type(Types(left[0], right[0], out, out, out))
         self.sum_dtype = element_dtype(self.element, self.parts)
 
     def _settle_types(self, *, bf16_dot: bool) -> None:
@@ -199,28 +147,6 @@ class Product:
             element(self.a), element(self.b), element(self.c), element(self.bias), out[0], bf16_dot
         )
         self.mixed = None if types.plain(self.element) else types
-
-    def _quantised(
-        self, epilogue: Epilogue, options: Options, requantize: Requantize | None
-    ) -> Epilogue:
-        """The epilogue with zero points and requantisation, whose numbers join the scalars."""
-        m, n = self.m, self.n
-        zero_a = zero_points("a_zero_point", options.a_zero_point, self.a.dtype, ((m,), (m, 1)))
-        zero_b = zero_points("b_zero_point", options.b_zero_point, self.b.dtype, ((n,), (1, n)))
-        for name, x, y in (("a", zero_a, self.b), ("b", zero_b, self.a)):
-            if x is not None and y.dtype not in NARROW:
-                raise TypeError(
-                    message(f"{name}_zero_point", "None, because operands are not both 8-bit",
-                            "zero points")
-                )  # fmt: skip
-        scale = Scale.NONE
-        if requantize is not None:
-            scales, scale = requantize.along(m, n)
-            info, zero = np.iinfo(requantize.type), requantize.zero_point
-            bounds = (float(zero), float(info.min - zero), float(info.max - zero))
-            self.scalars = replace(self.scalars, scales=scales, rounding=bounds)
-        self.scalars = replace(self.scalars, zero_a=zero_a, zero_b=zero_b)
-        return replace(epilogue, zero_a=zero_a is not None, zero_b=zero_b is not None, scale=scale)
 
     def _check_packed(self) -> None:
         packed = [(n, x) for n, x in (("a", self.a), ("b", self.b)) if isinstance(x, Packed)]
@@ -240,19 +166,6 @@ class Product:
                     message(name, f"an array, or an operand packed for sums with {other}",
                             f"prepacked {x.dtype}")
                 )  # fmt: skip
-
-    def _program(self, options: Options) -> tuple[Program | None, tuple[float, ...]]:
-        """Activation and traced function as one program, and its constants."""
-        program, constants = resolve_activation(options.activation)
-        if options.epilogue is not None:
-            traced, more = trace(options.epilogue)
-            program = traced if program is None else program.then(traced)
-            constants += more
-        if program is not None and (self.parts == 2 or self.element.integral):
-            name = "epilogue" if options.activation is None else "activation"
-            kind = "complex" if self.parts == 2 else "integers"
-            raise TypeError(message(name, f"None, because elements are {kind}", "one for reals"))
-        return program, constants[: 0 if program is None else program.constants]
 
     def _c(self, c: object) -> Array | None:
         if c is None:
@@ -346,10 +259,6 @@ class Product:
             problem = replace(problem.transposed(), b=None)
         return problem
 
-    def factors(self, executable: Executable) -> Scalars:
-        """Factors and conjugation in the plan's orientation."""
-        return self.scalars.exchanged if executable.plan.swapped else self.scalars
-
     def spans(self, target: Array, executable: Executable) -> dict[str, Span]:
         """Addresses by job field, in the plan's orientation."""
 
@@ -378,7 +287,7 @@ class Product:
         elif self.m and self.n:
             executable = executable_for(self.problem(target), threads)
             spans = self.spans(target, executable)
-            executable.run(spans, self.factors(executable), self.workspace)
+            executable.run(spans, self.scalars, self.workspace)
         if copy:
             assert self.out is not None
             self.out[...] = target
@@ -391,20 +300,6 @@ def _packed_layout(types: Types, element: ElementType, parts: int) -> Layout:
     how = None if types.plain(element) else arithmetic_for(types, element, isa)
     tile = tile_for(element, isa, parts)
     return layout_for(GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts, how), 0, 0)
-
-
-def _requantize(x: object) -> Requantize | None:
-    if x is not None and not isinstance(x, Requantize):
-        raise TypeError(message("requantize", "None or a Requantize", type(x).__name__))
-    return x
-
-
-def _choice(name: str, value: object, known: tuple[str, ...]) -> int:
-    if not isinstance(value, str):
-        raise TypeError(message(name, " or ".join(map(repr, known)), type(value).__name__))
-    if value not in known:
-        raise ValueError(message(name, " or ".join(map(repr, known)), repr(value)))
-    return known.index(value)
 
 
 def _matrix(name: str, x: object) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from jitgemm.errors import message
 from jitgemm.kernels.spec import Scale
 
-__all__ = ["NARROW", "Requantize", "bias_moved", "with_bias", "zero_points"]
+__all__ = ["BOUNDS", "NARROW", "Requantize", "with_bias", "zero_points"]
 
-NARROW = (np.dtype(np.int8), np.dtype(np.uint8))
+BOUNDS = {np.dtype(np.int8): (-128, 127), np.dtype(np.uint8): (0, 255)}
+"""The least and the greatest number of the types that have zero points."""
+NARROW = tuple(BOUNDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +88,6 @@ def with_bias(bias: object, requantize: object) -> object:
     return requantize.bias
 
 
-def bias_moved(requantize: object) -> object:
-    """A requantisation whose bias has become the product's own."""
-    if not isinstance(requantize, Requantize) or requantize.bias is None:
-        return requantize
-    return replace(requantize, bias=None)
-
-
 def _narrow_type(dtype: DTypeLike) -> np.dtype:
     try:
         result = np.dtype(dtype)
@@ -129,8 +124,8 @@ def _zero(name: str, x: object, dtype: np.dtype) -> int:
     array = np.asarray(x)
     if array.dtype.kind not in "iu" or array.size != 1:
         raise TypeError(message(name, "an integer", type(x).__name__))
-    value, info = int(array.reshape(())), np.iinfo(dtype)
-    if not info.min <= value <= info.max:
+    value, (low, high) = int(array.reshape(())), BOUNDS[dtype]
+    if not low <= value <= high:
         raise ValueError(message(name, f"a number of {dtype}", value))
     return value
 
@@ -157,11 +152,13 @@ def zero_points(
         raise TypeError(message(name, "integers", array.dtype))
     if dtype not in NARROW:
         raise TypeError(message(name, f"None, because the operand is {dtype}", "zero points"))
+    low, high = BOUNDS[dtype]
+    if type(x) is int and low <= x <= high:
+        return np.array((x,), np.int32)
     if array.size != 1 and array.shape not in shapes:
         known = " or ".join(map(str, shapes))
         raise ValueError(message(name, f"a scalar or shape {known}", f"shape {array.shape}"))
-    info = np.iinfo(dtype)
-    if array.size and (int(array.min()) < info.min or int(array.max()) > info.max):
+    if array.size and (int(array.min()) < low or int(array.max()) > high):
         raise ValueError(message(name, f"numbers of {dtype}", "others"))
     points = array.reshape(-1).astype(np.int32)
     return points if points.any() else None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,16 +12,19 @@ from numpy.typing import DTypeLike
 from jitgemm.api import blas
 from jitgemm.api.batched import shares
 from jitgemm.api.config import resolve_threads
-from jitgemm.api.dispatch import kinds_of
+from jitgemm.api.dispatch import key_of, lasting_key, table_scalars
+from jitgemm.api.keeping import keep
 from jitgemm.api.operands import Array, new_result
 from jitgemm.api.product import Options, Product, executable_for
 from jitgemm.api.quantise import Requantize, with_bias
+from jitgemm.api.request import Request, Told, data_of, told
 from jitgemm.errors import message
 from jitgemm.kernels.job import JOB
 from jitgemm.planner.batching import alone_in_list
 from jitgemm.planner.choices import threads_for
 from jitgemm.runtime import numpy_abi
-from jitgemm.runtime.driver import Executable, Tables
+from jitgemm.runtime.data import Factors, Tables, put
+from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine
 from jitgemm.runtime.lists import Listed, run_list
 from jitgemm.runtime.memory import Workspace
@@ -37,12 +38,13 @@ _OPERANDS = ("a", "b", "c", "bias", "out")
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """What is known of a product from an earlier one like it: all but the addresses."""
+    """What is known of a product from an earlier one like it: all but addresses and data."""
 
     executable: Executable
     job: np.ndarray
+    """With the data of a call that brings none."""
     tables: Tables
-    """What the job refers to besides operands."""
+    """What those refer to."""
     fields: dict[str, str]
     """Job fields by operand."""
     shape: tuple[int, int]
@@ -50,7 +52,37 @@ class _Ready:
     operations: int
 
 
-_ready: OrderedDict[tuple[Any, ...], _Ready] = OrderedDict()
+_ready: dict[tuple[Any, ...], _Ready] = {}
+
+
+class _Call:
+    """The options all products of a list share, and what they mean for each."""
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self.values = values
+        # Requests made in this call, which take a while; a function is traced once per type.
+        self._requests: dict[tuple[Any, ...], Told] = {}
+
+    def told(self, a: Any, b: Any) -> Told | None:
+        """The form and the data of a product; ``None`` if it must be found out."""
+        if not (_is_operand(a) and _is_operand(b) and a.ndim == b.ndim == 2):
+            return None
+        known = self._requests.get(self._key(a, b)) if self._requests else None
+        if known is not None:
+            return known
+        found = told(self.values, a, b)
+        if found is not None and isinstance(found[1], Request):
+            self._requests[self._key(a, b)] = found
+        return found
+
+    @staticmethod
+    def _key(a: Any, b: Any) -> tuple[Any, ...]:
+        conj = (isinstance(x, Packed) and x.conj for x in (a, b))
+        return (a.dtype, b.dtype, a.shape[0], b.shape[1], *conj)
+
+
+def _is_operand(x: object) -> bool:
+    return type(x) is np.ndarray or isinstance(x, Packed)
 
 
 def _listed(name: str, value: object, count: int) -> list[Any]:
@@ -81,56 +113,46 @@ def _at(x: Any) -> int:
     """Where an operand begins."""
     if isinstance(x, Packed):
         return int(x.address)
-    if type(x) is np.ndarray and engine().native:
-        # A tenth of the time of the array interface, of which a list has thousands.
-        return int(ctypes.c_int64.from_address(id(x) + numpy_abi.OFFSETS["data"]).value)
-    return int(x.__array_interface__["data"][0])
+    return numpy_abi.data_address(x)
 
 
 class _Problem:
     """One product of the list, checked."""
 
-    __slots__ = ("copied", "given", "key", "options", "product", "ready", "target")
+    __slots__ = ("call", "copied", "data", "given", "key", "product", "ready", "request", "target")
 
-    def __init__(self, given: dict[str, Any], options: Options, common: tuple[Any, ...]) -> None:
-        self.given, self.options = given, options
+    def __init__(self, given: dict[str, Any], call: _Call) -> None:
+        self.given, self.call = given, call
+        self.request: Request | None = None
         self.product: Product | None = None
-        self.key = self._key(common)
-        self.ready = None
-        if self.key:
-            try:
-                self.ready = _ready.get(self.key)
-            except TypeError:  # an argument that cannot be hashed
-                self.key = ()
+        self.data: Request | Factors | None = None
+        self.key = self._key()
+        self.ready = _ready.get(self.key) if self.key else None
         self.copied = False
         self.target: Array | None = None
         if self.ready is None:
             self.product = self._product()
 
-    def _key(self, common: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _key(self) -> tuple[Any, ...]:
         """What decides its plan; empty if that must be found out."""
-        if self.options.epilogue is not None:
-            return ()  # traced anew by each call, as what it refers to may have changed
-        parts: list[Any] = [common]
-        for name in _OPERANDS:
-            x = self.given[name]
-            if type(x) is np.ndarray and x.dtype.isnative:
-                parts.append((x.shape, x.strides, x.dtype))
-            elif isinstance(x, Packed):
-                parts.append((type(x), x.shape, x.dtype, x.isa, x.conj))
-            elif x is None:
-                parts.append(None)
-            else:
-                return ()
-        out, c = self.given["out"], self.given["c"]
-        if out is not None and not out.flags.writeable:
+        a, b, c, bias, out = (self.given[name] for name in _OPERANDS)
+        found = self.call.told(a, b)
+        if found is None:
             return ()
-        parts.append(c is not None and c is out)
-        return tuple(parts)
+        form, self.data, _ = found
+        if isinstance(self.data, Request):
+            self.request = self.data
+        if out is not None and not (isinstance(out, np.ndarray) and out.flags.writeable):
+            return ()
+        try:
+            return key_of(a, b, out, c, bias, form, 1)
+        except TypeError:  # no arrays
+            return ()
 
     def _product(self) -> Product:
-        given = replace(self.options, c=self.given["c"], bias=self.given["bias"])
-        return Product(self.given["a"], self.given["b"], self.given["out"], given)
+        given = Options(*self.call.values)
+        given.c, given.bias = self.given["c"], self.given["bias"]
+        return Product(self.given["a"], self.given["b"], self.given["out"], given, self.request)
 
     @property
     def inputs(self) -> list[Array]:
@@ -183,20 +205,28 @@ class _Problem:
                 x = self.target if name == "out" else self.given[name]
                 job[JOB.slot(field)] = _at(x)
             executable = ready.executable
-            return Listed(executable.plan, executable.address, job, ready.tables)
+            record, tables = data_of(executable.data, self.data)
+            if record is None:
+                tables = ready.tables
+            else:
+                put(job, record)
+            return Listed(executable.plan, executable.address, job, tables)
         product, target = self.product, self.target
         assert target is not None
         executable = executable_for(product.problem(target), 1)
         job = executable.template.copy()
         for field, span in product.spans(target, executable).items():
             job[JOB.slot(field)] = span.address
-        tables = product.factors(executable).write(job, executable.plan.spec)
-        listed = Listed(executable.plan, executable.address, job, tables)
-        if self.key and not self.copied:
-            self._keep(product, executable, listed)
-        return listed
+        tables = executable.data.write(job, product.scalars)
+        if self.key and not self.copied and self._native():
+            self._keep(product, executable)
+        return Listed(executable.plan, executable.address, job, tables)
 
-    def _keep(self, product: Product, executable: Executable, listed: Listed) -> None:
+    def _native(self) -> bool:
+        """Whether no operand has another byte order, which may have made a copy of it."""
+        return all(x.dtype.isnative for x in self.given.values() if type(x) is np.ndarray)
+
+    def _keep(self, product: Product, executable: Executable) -> None:
         swapped = executable.plan.swapped
         fields = {"a": "b" if swapped else "a", "b": "a" if swapped else "b", "out": "d"}
         for name in ("a", "b"):
@@ -207,11 +237,11 @@ class _Problem:
         if product.bias is not None:
             fields["bias"] = "bias"
         shape = product.m, product.n
-        job, tables = listed.job.copy(), listed.tables
+        scalars, _ = table_scalars(product.scalars)
+        job = executable.template.copy()
+        tables = {} if scalars is None else executable.data.write(job, scalars)
         ready = _Ready(executable, job, tables, fields, shape, product.dtype, self.operations)
-        _ready[self.key] = ready
-        while len(_ready) > _KEPT:
-            _ready.popitem(last=False)
+        keep(_ready, lasting_key(self.key), ready, _KEPT)
 
     def run(self, threads: int) -> None:
         """Do it now, with all threads."""
@@ -222,7 +252,7 @@ class _Problem:
             return
         executable = executable_for(product.problem(target), threads)
         spans = product.spans(target, executable)
-        executable.run(spans, product.factors(executable), product.workspace)
+        executable.run(spans, product.scalars, product.workspace)
 
     def finish(self) -> Array:
         """The result."""
@@ -354,13 +384,13 @@ def gemm_batched(
         alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
         a_zero_point, b_zero_point, requantize, out_dtype, allow_bf16_dot,
     )  # fmt: skip
-    options, common = Options(*values), (kinds_of((count, *values)), *values)
     problems: list[_Problem] = []
+    call = _Call(values)
     for i in range(number):
         given = {name: entries[i] for name, entries in lists.items()}
         given["bias"] = with_bias(given["bias"], requantize)
         try:
-            problems.append(_Problem(given, options, common))
+            problems.append(_Problem(given, call))
         except (TypeError, ValueError) as e:
             e.add_note(f"in product {i} of the list")
             raise

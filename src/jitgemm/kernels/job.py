@@ -1,15 +1,15 @@
 """Records passed to generated code.  All strides and offsets are bytes.
 
-``JOB`` describes one whole product to every thread that works on it.  ``TILE`` is private to one
-thread and describes the microtile at hand; ``STEPS`` says how far
-the next product of a stack is.
+``JOB`` describes one whole product to every thread that works on it, ``DATA`` the part of it that
+may differ between calls of one plan.  ``TILE`` is private to one thread and describes the microtile
+at hand; ``STEPS`` says how far the next product of a stack is.
 """
 
 from __future__ import annotations
 
 from jitgemm.lang.record import Record
 
-__all__ = ["AHEAD", "COUNTERS", "JOB", "STEPS", "TILE"]
+__all__ = ["AHEAD", "COUNTERS", "DATA", "JOB", "STEPS", "TILE"]
 
 # One cache line each, so that threads drawing work do not disturb those reporting it.
 COUNTERS = Record(
@@ -18,6 +18,34 @@ COUNTERS = Record(
     *(f"_pad{i}" for i in range(7)),
     "done",  # tickets finished
     "sleepers",  # threads that sleep until there are more
+)
+
+# What a call brings besides its operands.  None of it is part of a plan, and no entry is looked up
+# by it: a call fills these slots, side by side, and they are copied into its job as one.
+DATA = (
+    # scalars: the first bytes of their slots; for complex types pairs, which take two slots
+    "alpha",  # complex: its real part, twice
+    "alpha_1",
+    "alpha_turn",  # complex: minus its imaginary part, and that part
+    "alpha_turn_1",
+    "beta",
+    "beta_1",
+    "beta_turn",
+    "beta_turn_1",
+    "keep",  # complex: signs of the products with real parts of A, for conjugation
+    "keep_1",
+    "turn",  # complex: signs of the products with imaginary parts of A
+    "turn_1",
+    "constants",  # of the epilogue's program
+    "zero_a",  # of integers: zero points of A, as the microkernel sees A
+    "zero_a_row",  # 0: one for all
+    "zero_b",  # one per column
+    "scales",  # of a requantisation
+    "scale_row",  # 0: one for all rows
+    "wide_scales",  # 1: scaled sums may be beyond 32 bits
+    "rounding",  # of a requantisation: zero point, and the bounds of the result without it
+    "complex_alpha",  # 1: alpha has an imaginary part
+    "complex_beta",
 )
 
 JOB = Record(
@@ -51,29 +79,7 @@ JOB = Record(
     "bias_col",
     "panel_stride",  # from one micropanel of `packed` to the next
     "slice_stride",  # from one depth slice of `packed` to the next (0: every slice starts over)
-    # scalars: the first bytes of their slots; for complex types pairs, which take two slots
-    "alpha",  # complex: its real part, twice
-    "alpha_1",
-    "alpha_turn",  # complex: minus its imaginary part, and that part
-    "alpha_turn_1",
-    "beta",
-    "beta_1",
-    "beta_turn",
-    "beta_turn_1",
-    "keep",  # complex: signs of the products with real parts of A, for conjugation
-    "keep_1",
-    "turn",  # complex: signs of the products with imaginary parts of A
-    "turn_1",
-    "constants",  # of the epilogue's program
-    "zero_a",  # of integers: zero points of A, as the microkernel sees A
-    "zero_a_row",  # 0: one for all
-    "zero_b",  # one per column
-    "scales",  # of a requantisation
-    "scale_row",  # 0: one for all rows
-    "wide_scales",  # 1: scaled sums may be beyond 32 bits
-    "rounding",  # of a requantisation: zero point, and the bounds of the result without it
-    "complex_alpha",  # 1: alpha has an imaginary part
-    "complex_beta",
+    *DATA,
     # operands whose bytes are in foreign order
     "swap_a",
     "swap_b",

@@ -1,4 +1,4 @@
-"""The generated entry of a prepared stack of products: ``batch(a, b, out or None, bias, c)``.
+"""The generated entry of a prepared stack of products: ``batch(a, b, out, bias, c, data)``.
 
 Like the entries of :mod:`jitgemm.runtime.entry_code`, for operands of any number of dimensions:
 shapes and strides are compared in a loop with those in the entry's table, and where each data
@@ -11,7 +11,7 @@ from jitgemm.lang.core import Cond, Function, Int, Ptr, parameters
 from jitgemm.lang.record import Record, View
 from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.batch_code import BATCH, run_batch
-from jitgemm.runtime.entry_code import SCRATCH, ArrayAt, call_slow
+from jitgemm.runtime.entry_code import SCRATCH, ArrayAt, call_slow, take_data
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
 __all__ = ["CALL", "DIMENSIONS", "OPERANDS", "call_batch"]
@@ -39,7 +39,8 @@ def _expected(name: str) -> list[str]:
 
 CALL = Record(
     "batch_call",
-    "array_type", "slow", "none", "new_from_descr",
+    "array_type", "slow", "none", "new_from_descr", "bytes_type",
+    "needs_data",  # 1: the data of a call must be given; 0: None stands for those in `batch_...`
     *(field for name in OPERANDS for field in _expected(name)),
     "fresh",  # 1: a new result, C-contiguous, is what was planned
     "in_place",  # C must be the result's own memory; else apart from it
@@ -114,7 +115,7 @@ def _run(k: SystemKernel, call: View, batch_at: Ptr, runner: Function) -> None:
 
 
 def call_batch() -> Function:
-    """``batch(a, b, out or None, bias or None, c or None)`` for what is in the entry's table."""
+    """``batch(a, b, out, bias, c, data)``, the last four or ``None``, for what is in the table."""
     runner, is_planned = run_batch(), _is_planned()
 
     def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
@@ -128,12 +129,14 @@ def call_batch() -> Function:
             assert isinstance(planned, Int)
             leave(planned.equals(0))
 
-        leave(count.differs(len(OPERANDS)) | ~k.is_null(names))
+        leave(count.differs(len(OPERANDS) + 1) | ~k.is_null(names))
         objects = {name: k.load_ptr(args + 8 * i) for i, name in enumerate(OPERANDS)}
         # No pool yet, or no more after a fork: the slow path starts one.
         batch_at = k.scratch(BATCH.size)
         k.copy(batch_at, call.at("batch_0"), BATCH.size)
         batch = BATCH.view(k, batch_at)
+        job_at = batch.at("job_0")
+        take_data(k, call, k.load_ptr(args + 8 * len(OPERANDS)), job_at, leave)
         leave((batch.int("threads") > 1) & k.is_null(k.load_ptr(call.pointer("pool_cell"))))
 
         result, none = k.var(objects["d"]), call.pointer("none")

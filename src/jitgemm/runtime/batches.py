@@ -9,7 +9,8 @@ from jitgemm.kernels.repeat import repeat
 from jitgemm.planner.batching import AXES, BatchPlan
 from jitgemm.planner.folding import FIELDS
 from jitgemm.runtime.batch_code import BATCH
-from jitgemm.runtime.driver import Executable, Scalars, Span, Tables
+from jitgemm.runtime.data import Scalars, Tables
+from jitgemm.runtime.driver import Executable, Span
 from jitgemm.runtime.engine import engine, record_array
 from jitgemm.runtime.memory import Workspace, address, thread_workspace
 
@@ -64,11 +65,17 @@ class BatchExecutable:
         batch[start : start + JOB.slots] = self.item.template
         return batch
 
-    def record(self, scalars: Scalars) -> tuple[np.ndarray, Tables]:
-        """A record without addresses of operands, and the arrays it refers to."""
+    def record(self, scalars: Scalars | None) -> tuple[np.ndarray, Tables]:
+        """A record with the data of a call but no operands, and the arrays it refers to.
+
+        Args:
+            scalars: in the caller's orientation; ``None``: leave them out.
+        """
         batch = self.template.copy()
+        if scalars is None:
+            return batch, {}
         start = BATCH.slot("job_0")
-        tables = scalars.write(batch[start : start + JOB.slots], self.plan.item.spec)
+        tables = self.item.data.write(batch[start : start + JOB.slots], scalars)
         return batch, tables
 
     def run(self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None) -> None:
@@ -76,7 +83,7 @@ class BatchExecutable:
 
         Args:
             spans: the operands of the first product, by job field, in the plan's orientation.
-            scalars: alpha, beta and conjugation.
+            scalars: the data of this call, in the caller's orientation.
             workspace: scratch to use; ``None``: the thread's own.
         """
         plan = self.plan

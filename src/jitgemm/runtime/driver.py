@@ -5,26 +5,26 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from jitgemm.isa.conversions import dtype_of
 from jitgemm.isa.tables import Isa
 from jitgemm.jit import compiler
 from jitgemm.kernels.dot import dot
 from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.operands import pack_b
-from jitgemm.kernels.spec import GemmSpec, Scale
+from jitgemm.kernels.spec import GemmSpec
 from jitgemm.kernels.split import split
 from jitgemm.lang.core import Function
 from jitgemm.planner.problem import Operand
 from jitgemm.planner.route import GemmPlan, PackA
+from jitgemm.runtime.data import DataLayout, Scalars, Tables
 from jitgemm.runtime.engine import Engine, engine, record_array
 from jitgemm.runtime.memory import Workspace, address, thread_workspace
 
-__all__ = ["Executable", "Scalars", "Span", "Tables", "interpret", "run_pack", "scalar_slot"]
+__all__ = ["Executable", "Span", "interpret", "run_pack", "scalar_slot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,109 +43,6 @@ class Span:
         steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
         low = sum(min(0, s) for s in steps)
         return Span(where, low, sum(max(0, s) for s in steps) + size)
-
-
-_NARROW_SCALE = 1 - 2.0**-20
-
-Tables = dict[str, np.ndarray]
-"""Arrays a job record refers to, by its field: they must live as long as it is used."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scalars:
-    """Factors of a product, conjugation, and numbers per row or column, in the plan's orientation.
-
-    A complex ``alpha`` or ``beta`` is a ``complex``; that of integers is an ``int``.
-    """
-
-    alpha: complex = 1.0
-    beta: complex = 0.0
-    conj_a: bool = False
-    conj_b: bool = False
-    constants: tuple[float, ...] = ()
-    """Of the epilogue's program."""
-    zero_a: np.ndarray | None = None
-    """Zero points of A, int32: one, or one per row."""
-    zero_b: np.ndarray | None = None
-    """Zero points of B, int32: one, or one per column."""
-    scales: np.ndarray | None = None
-    """Of a requantisation, float64: one, or one per row or column."""
-    rounding: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Of a requantisation: zero point, least and greatest result without it."""
-
-    @property
-    def exchanged(self) -> Scalars:
-        """Those of the product with A and B exchanged."""
-        return replace(
-            self, conj_a=self.conj_b, conj_b=self.conj_a, zero_a=self.zero_b, zero_b=self.zero_a
-        )
-
-    def write(self, job: np.ndarray, spec: GemmSpec) -> Tables:
-        """Put them into a job record, which refers to the arrays that are returned."""
-        tables = self._tables(spec, int(job[JOB.slot("n")]))
-        for name, table in tables.items():
-            job[JOB.slot(name)] = table.__array_interface__["data"][0]
-        if self.scales is not None:
-            # Below, a scaled sum and a zero point together stay within 32 bits.
-            job[JOB.slot("wide_scales")] = int(self.scales.max() > _NARROW_SCALE)
-        for name, field in (("zero_a", "zero_a_row"), ("scales", "scale_row")):
-            if name in tables and tables[name].size > 1:
-                job[JOB.slot(field)] = tables[name].itemsize
-        if spec.element.integral:
-            # Modulo 2**bits, and the whole slot, which generated code compares with 1.
-            for name in ("alpha", "beta"):
-                factor = int(getattr(self, name).real) % (1 << spec.element.bits)
-                job[JOB.slot(name)] = np.array(factor, np.uint64).view(np.int64)
-        else:
-            self._write_factors(job, spec)
-        return tables
-
-    def _tables(self, spec: GemmSpec, columns: int) -> Tables:
-        epilogue, tables = spec.epilogue, {}
-        if epilogue.program is not None:
-            with np.errstate(all="ignore"):
-                constants = np.array(self.constants or (0.0,)).astype(dtype_of(spec.element))
-            tables["constants"] = constants
-        if epilogue.zero_a:
-            points = np.zeros(1, np.int32) if self.zero_a is None else self.zero_a
-            how = spec.arithmetic
-            if how is not None and how.flip:
-                points = points + np.int32(128 if how.types.a.signed else -128)
-            tables["zero_a"] = points
-        if epilogue.zero_b:
-            assert self.zero_b is not None
-            tables["zero_b"] = np.ascontiguousarray(np.broadcast_to(self.zero_b, columns))
-        if epilogue.scale is not Scale.NONE:
-            assert self.scales is not None
-            scales, tables["rounding"] = self.scales, np.array(self.rounding)
-            if epilogue.scale is Scale.COLUMN:
-                # One for all is one per column where rows and columns have changed places.
-                scales = np.ascontiguousarray(np.broadcast_to(scales, columns))
-            tables["scales"] = scales
-        return tables
-
-    def _write_factors(self, job: np.ndarray, spec: GemmSpec) -> None:
-        real = dtype_of(spec.element)
-
-        def put(name: str, *values: float) -> None:
-            slot = JOB.slot(name)
-            # A conversion beyond the type gives infinity or zero, as it should.
-            with np.errstate(all="ignore"):
-                job[slot : slot + 2].view(real)[: len(values)] = values
-
-        if spec.parts == 1:
-            put("alpha", self.alpha.real)
-            put("beta", self.beta.real)
-            return
-        for name in ("alpha", "beta"):
-            value: complex = getattr(self, name)
-            put(name, value.real, value.real)
-            put(f"{name}_turn", -value.imag, value.imag)
-            job[JOB.slot(f"complex_{name}")] = int(value.imag != 0)
-        sign_a, sign_b = (-1 if x else 1 for x in (self.conj_a, self.conj_b))
-        # (ar + sa ai i)(br + sb bi i) = (ar br - sa sb ai bi) + (sb ar bi + sa ai br) i
-        put("keep", 1, sign_b)
-        put("turn", -sign_a * sign_b, sign_a)
 
 
 def scalar_slot(value: float, size: int) -> int:
@@ -211,6 +108,7 @@ class Executable:
         self.plan = plan
         self.engine: Engine = engine()
         self.template = _template(plan)
+        self.data = DataLayout(plan)
         self.function = _function(plan)
         self.address = 0
         self.unit = compiler.gemm_unit(plan.spec)
@@ -232,7 +130,7 @@ class Executable:
         Args:
             spans: operands by job field (``a``, ``b`` or ``packed``, ``c``, ``d``, ``bias``), in
                 the plan's orientation.
-            scalars: alpha, beta and conjugation.
+            scalars: the data of this call, in the caller's orientation.
             workspace: scratch to use; ``None``: the thread's own.
         """
         plan = self.plan
@@ -240,7 +138,7 @@ class Executable:
         counters = record_array(COUNTERS.slots)
         for name, span in spans.items():
             job[JOB.slot(name)] = span.address
-        tables = scalars.write(job, plan.spec)
+        tables = self.data.write(job, scalars)
         job[JOB.slot("counters")] = address(counters.view(np.uint8))
         if not plan.workspace_bytes:
             self._start(job, spans, None, tables)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jitgemm.kernels.job import COUNTERS, JOB
+from jitgemm.kernels.job import COUNTERS, DATA, JOB
 from jitgemm.lang.core import Cond, Function, Int, Ptr, parameters
 from jitgemm.lang.record import Record, View
 from jitgemm.runtime import numpy_abi
@@ -30,9 +30,10 @@ __all__ = [
     "call_plan",
     "call_slow",
     "call_small",
+    "take_data",
 ]
 
-_AT = numpy_abi.OFFSETS
+_AT, _BYTES = numpy_abi.OFFSETS, numpy_abi.BYTES
 Leave = Callable[[Cond], None]
 _MATRICES = ("a", "b", "c", "d")
 
@@ -47,9 +48,10 @@ def _expected(name: str) -> list[str]:
 
 PLAN = Record(
     "plan",
-    "array_type", "slow", "none", "bias_descr",
+    "array_type", "slow", "none", "bias_descr", "bytes_type",
+    "needs_data",  # 1: the data of a call must be given; 0: None stands for those in `job_...`
     *(field for name in _MATRICES for field in _expected(name)),
-    "arguments",  # 3: a, b, out; 5: also a bias and a C, or None
+    "arguments",  # 3: a, b, out; 6: also a bias, a C and the data of this call, or None
     "b_kind",
     "handle",  # B_HANDLE: the very object that must be passed as b
     "buffer_bytes",  # B_BUFFER: the size of the packed storage that must be passed as b
@@ -206,8 +208,20 @@ def _take_b(
         job.set("b", k.select(swapped, at_a, at_b))
 
 
+def take_data(k: SystemKernel, table: View, given: Ptr, job_at: Ptr, leave: Leave) -> None:
+    """Copy the data of a call into its job: a record of bytes, or ``None`` for what is there."""
+    for brought in k.branches(~k.same(given, table.pointer("none"))):
+        if not brought:
+            leave(table.int("needs_data").differs(0))
+            continue
+        leave(~k.same(k.load_ptr(given + _BYTES["type"]), table.pointer("bytes_type")))
+        size = 8 * len(DATA)
+        leave(k.load_int(given + _BYTES["size"]).differs(size))
+        k.copy(job_at + JOB.offset(DATA[0]), given + _BYTES["data"], size)
+
+
 def call_plan() -> Function:
-    """``plan(a, b, out[, bias, c])`` for the shapes, strides and threads in the plan's table."""
+    """``plan(a, b, out[, bias, c, data])`` for what the plan's table describes."""
     runner = run()
 
     def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
@@ -231,6 +245,8 @@ def call_plan() -> Function:
         job = JOB.view(k, job_at)
         _take_b(k, plan, job, (b_at, at_a, at_d), leave)
         _take_others(k, plan, job, args, leave, at_d)
+        for _ in k.when(plan.int("arguments") > 3):
+            take_data(k, plan, k.load_ptr(args + 40), job_at, leave)
         job.set("d", at_d)
         counters_at = job_at + JOB.size
         job.set("counters", counters_at)

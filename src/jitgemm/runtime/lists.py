@@ -10,7 +10,7 @@ from jitgemm.kernels.job import JOB
 from jitgemm.planner.batching import aligned
 from jitgemm.planner.route import GemmPlan
 from jitgemm.runtime.batch_code import LIST, TASK
-from jitgemm.runtime.driver import Tables
+from jitgemm.runtime.data import Tables
 from jitgemm.runtime.engine import engine, record_array
 from jitgemm.runtime.memory import Workspace, address, thread_workspace
 

@@ -57,6 +57,10 @@ class Layout:
     sums: int = 0
     """Bytes behind each micropanel: sums of its columns."""
 
+    def __hash__(self) -> int:
+        # Part of every key of a call with a handle: types are left to the comparison.
+        return hash((self.k, self.n, self.nr, self.parts, self.group, self.sums))
+
     @property
     def numbers(self) -> ElementType:
         """The type of numbers in micropanels."""
