@@ -22,7 +22,8 @@ import pytest
 import jitgemm
 from jitgemm.api import batched, dispatch, keeping, product
 from jitgemm.api.activations import LeakyRelu
-from jitgemm.runtime import batches
+from jitgemm.kernels import job
+from jitgemm.runtime import batches, data
 from oracle import exact_gemm, forget_plans, integers, run_python, same_bits
 
 Array = np.ndarray[Any, Any]
@@ -164,6 +165,13 @@ def test_c20_matmul_plans_once_beside_calls_with_scalars(
         del counted[:]
         same_bits(jitgemm.matmul(a, b), exact_gemm(a, b))
         assert not counted
+
+
+def test_the_records_of_all_types_are_the_slots_of_a_job() -> None:
+    slots = [job.JOB.slot(name) for name in job.DATA]
+    assert slots == list(range(slots[0], slots[0] + len(slots)))
+    for layouts in data._STRUCTS.values():
+        assert [x.size for x in layouts] == [8 * len(slots)] * 2
 
 
 # -- one option at a time -------------------------------------------------------------------------

@@ -17,9 +17,8 @@ from jitgemm.kernels.spec import Scale
 from jitgemm.planner.route import GemmPlan
 from jitgemm.runtime.numpy_abi import data_address
 
-__all__ = ["DATA_BYTES", "DataLayout", "Factors", "Scalars", "Tables", "put"]
+__all__ = ["DataLayout", "Factors", "Scalars", "Tables", "put"]
 
-DATA_BYTES = 8 * len(DATA)
 _START = JOB.slot(DATA[0])
 _NARROW_SCALE = 1 - 2.0**-20
 
