@@ -21,9 +21,18 @@ from jitgemm.api.operands import (
     native,
     new_result,
     operand,
+    plain_or_packed,
+    weakly,
 )
-from jitgemm.api.product import Options, Product
-from jitgemm.api.quantise import Requantize, bias_moved, with_bias
+from jitgemm.api.product import Options, Product, sums_of
+from jitgemm.api.quantise import (
+    PerItem,
+    Requantize,
+    bias_moved,
+    scale_tables,
+    with_bias,
+    zero_tables,
+)
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
 from jitgemm.planner.batching import make_batch_plan
@@ -34,7 +43,7 @@ from jitgemm.runtime.batch_entry import CALL, DIMENSIONS, OPERANDS
 from jitgemm.runtime.batches import BatchExecutable, job_slot
 from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine, knob, record_array
-from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs
+from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, element_dtype
 
 __all__ = ["StackedProduct", "shares", "stack_shape", "stacked"]
 
@@ -103,8 +112,8 @@ class StackedProduct:
     Vectors are matrices of one row or one column whose axis the result lacks.
     """
 
-    __slots__ = ("copied", "dtype", "first", "full", "given", "item", "options", "out", "shape",
-                 "stack", "target", "wide")  # fmt: skip
+    __slots__ = ("copied", "dtype", "first", "full", "given", "item", "options", "out",
+                 "returned", "shape", "stack", "sum_dtype", "target", "wide")  # fmt: skip
 
     def __init__(
         self,
@@ -114,14 +123,14 @@ class StackedProduct:
         options: Options,
         names: tuple[str, str] = ("a", "b"),
     ) -> None:
-        left = a if isinstance(a, Packed) else np.asarray(a)
-        right = b if isinstance(b, Packed) else np.asarray(b)
+        left, right = plain_or_packed(names[0], a), plain_or_packed(names[1], b)
         for name, x, kind in (("a", left, PackedLhs), ("b", right, PackedRhs)):
             if isinstance(x, Packed) and not isinstance(x, kind):
                 raise TypeError(message(name, f"an array or a {kind.__name__}", type(x).__name__))
             if not isinstance(x, Packed) and number_of(x.dtype) is None:
                 operand(name, x)
         self.dtype = _result(left.dtype, right.dtype, options)
+        self.sum_dtype = element_dtype(*sums_of(left.dtype, right.dtype, self.dtype))
         self.shape = stack_shape(left, right, names)
         # The user's own operands, as an entry will see them.
         self.given: dict[str, Any] = {"a": a, "b": b, "c": None}
@@ -135,8 +144,11 @@ class StackedProduct:
             right = right[:, np.newaxis]
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         self.full = (*batch, left.shape[-2], right.shape[-1])
-        c, bias = self._c(options), self._bias(with_bias(options.bias, options.requantize))
+        options = self._own_numbers(left.dtype, right.dtype, options)
+        c, bias = self._c(options), self._bias(options.bias)
         self.out = None if out is None else check_output("out", out, self.shape, self.dtype)
+        # What the caller gets back: the very object, if the result goes into its memory.
+        self.returned: Any = out
         self.copied, self.target = self._target([left, right, bias], c)
         target = self.target[index] if self.shape != self.full else self.target
         self._fold({"a": left, "b": right, "c": c, "d": target, "bias": bias}, options)
@@ -152,8 +164,8 @@ class StackedProduct:
             return "rc"
         numbers: list[Any] = [options.a_zero_point, options.b_zero_point]
         if isinstance(options.requantize, Requantize):
-            numbers += [options.requantize.scale, options.requantize.bias]
-        if any(np.size(x) > 1 for x in numbers if x is not None):
+            numbers += [options.requantize.scale]
+        if any(isinstance(x, PerItem) or np.size(x) > 1 for x in numbers if x is not None):
             # They are numbers of each product's own rows or columns.
             return "rc"
         if options.epilogue is None:
@@ -161,13 +173,40 @@ class StackedProduct:
         program, _ = trace(options.epilogue)
         return "r" * program.uses("row") + "c" * program.uses("col")
 
+    def _own_numbers(self, a: np.dtype, b: np.dtype, options: Options) -> Options:
+        """The options with zero points and scales as the products take them, and one bias."""
+        *batch, m, n = self.full
+        lead, rule = tuple(batch), options.requantize
+        moved = rule
+        if isinstance(rule, Requantize):
+            # The bias is broadcast and folded, and so is another than the user's.
+            moved = scale_tables(bias_moved(rule), lead, m, n)
+        return replace(
+            options,
+            a_zero_point=zero_tables("a_zero_point", options.a_zero_point, a, lead, (m, 1)),
+            b_zero_point=zero_tables("b_zero_point", options.b_zero_point, b, lead, (1, n)),
+            requantize=moved,
+            bias=with_bias(options.bias, options.requantize),
+        )
+
+    @staticmethod
+    def _tables(options: Options, axes: int) -> dict[str, tuple[int, ...]]:
+        """Strides along the batch axes of the numbers that differ between products."""
+        rule = options.requantize
+        numbers = {
+            "zero_a": options.a_zero_point,
+            "zero_b": options.b_zero_point,
+            "scales": rule.tables if isinstance(rule, Requantize) else None,
+        }
+        return {name: x.strides(axes) for name, x in numbers.items() if isinstance(x, PerItem)}
+
     def _c(self, options: Options) -> Array | None:
         number = number_of(self.dtype)
         assert number is not None
         beta = factor("beta", options.beta, number[1], integral=number[0].integral)
         if options.c is None:
             return None  # Product refuses this if beta is not 0
-        array = operand("c", options.c)
+        array = operand("c", options.c, self.sum_dtype, self.dtype)
         try:
             wide = np.broadcast_to(array, self.full)
         except ValueError:
@@ -181,7 +220,7 @@ class StackedProduct:
     def _bias(self, bias: object) -> Array | None:
         if bias is None:
             return None
-        array = np.asarray(bias)
+        array = weakly("bias", bias, self.sum_dtype, self.dtype)
         try:
             return np.broadcast_to(native(array), self.full)
         except ValueError:
@@ -192,13 +231,13 @@ class StackedProduct:
         """Whether the result must be copied to ``out`` afterwards, and where it is computed."""
         if self.out is None:
             return False, new_result(self.shape, self.dtype)
-        plain: Array = self.out.view(np.ndarray)
+        out = self.out
         arrays = [x for x in inputs if isinstance(x, np.ndarray)]
-        if c is not None and not (c.shape == plain.shape and _same_place(c, plain)):
+        if c is not None and not (c.shape == out.shape and _same_place(c, out)):
             arrays.append(c)
-        if any(shares(plain, x) for x in arrays):
+        if any(shares(out, x) for x in arrays):
             return True, new_result(self.shape, self.dtype)
-        return False, plain
+        return False, out
 
     def _fold(self, operands: dict[str, Any], options: Options) -> None:
         """Describe the stack by its axes, fold it, and make the product that is left."""
@@ -211,8 +250,9 @@ class StackedProduct:
         # Of the result as it is: a broadcast view may not be written.
         self.wide, self.options = {**operands, **wide, "d": operands["d"]}, options
         strides = {name: x.strides for name, x in wide.items()}
+        along = strides | self._tables(options, len(batch))
         axes = tuple(
-            Axis(count, **{name: s[i] for name, s in strides.items()})
+            Axis(count, **{name: s[i] for name, s in along.items()})
             for i, count in enumerate(batch)
         )
         rows = Axis(m, **{name: s[-2] for name, s in strides.items() if name != "b"})
@@ -232,19 +272,24 @@ class StackedProduct:
                 shape, steps = (k, n), (x.strides[-2], across)
             items[name] = as_strided(x, shape, steps)
         self.first = as_strided(self.target, (m, n), (stack.rows.d, stack.cols.d))
-        # The bias has been broadcast and folded, and so is another than the user's.
-        requantize = bias_moved(options.requantize)
-        given = replace(options, c=items["c"], bias=items["bias"], requantize=requantize)
+        given = replace(options, c=items["c"], bias=items["bias"])
         self.item = Product(items["a"], items["b"], None, given)
 
     def _by_blas(self) -> None:
         """Each product by itself, as it was before folding."""
-        requantize = bias_moved(self.options.requantize)
+        o = self.options
         for index in np.ndindex(*self.full[:-2]):
             parts = {
                 name: x[index] if isinstance(x, np.ndarray) else x for name, x in self.wide.items()
             }
-            given = replace(self.options, c=parts["c"], bias=parts["bias"], requantize=requantize)
+            zero_a, zero_b, rule = (
+                x.at(index) if isinstance(x, PerItem | Requantize) else x
+                for x in (o.a_zero_point, o.b_zero_point, o.requantize)
+            )
+            given = replace(
+                o, c=parts["c"], bias=parts["bias"], a_zero_point=zero_a, b_zero_point=zero_b,
+                requantize=rule,
+            )  # fmt: skip
             blas.run(Product(parts["a"], parts["b"], None, given), parts["d"])
 
     @property
@@ -276,7 +321,8 @@ class StackedProduct:
         if self.copied:
             assert self.out is not None
             self.out[...] = self.target
-        return self.target if self.out is None else self.out
+        result: Array = self.target if self.out is None else self.returned
+        return result
 
 
 # -- entries --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from jitgemm.api.batched import stack_shape, stacked
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import entries, key_of, remember
 from jitgemm.api.kinds import NUMPY, number_of, result_type
-from jitgemm.api.operands import Array
+from jitgemm.api.operands import Array, plain, plain_or_packed
 from jitgemm.api.product import Options, Product
 from jitgemm.api.quantise import Requantize, with_bias
 from jitgemm.isa.types import F32, F64, ElementType
@@ -126,7 +126,8 @@ def _gemm(
         # A prepacked left operand has an entry among those of stacks.
         deep = a.ndim > 2 or b.ndim > 2 or (type(a) is PackedLhs and type(b) is np.ndarray)
     except AttributeError:
-        deep = np.ndim(a) > 2 or np.ndim(b) > 2
+        a, b = plain_or_packed("a", a), plain_or_packed("b", b)
+        deep = a.ndim > 2 or b.ndim > 2
     if deep:
         return stacked(a, b, out, others, options, count)
     target, (c, bias) = out, others
@@ -190,7 +191,7 @@ def _has_say(x: object) -> bool:
 def _matmul_slow(x1: Any, x2: Any, out: Any = None, threads: object = None) -> Any:
     """Everything the generated entry does not do: planning, batches, vectors, delegation."""
     if isinstance(x2, PackedRhs):
-        return gemm(np.asarray(x1), x2, out=out, threads=threads)  # type: ignore[arg-type]
+        return gemm(plain("x1", x1), x2, out=out, threads=threads)  # type: ignore[arg-type]
     if _has_say(x1) or _has_say(x2) or _has_say(out):
         return np.matmul(x1, x2, out=out)
     left, right = np.asarray(x1), np.asarray(x2)

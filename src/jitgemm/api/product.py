@@ -10,7 +10,7 @@ import numpy as np
 
 from jitgemm.api import blas
 from jitgemm.api.activations import resolve_activation
-from jitgemm.api.kinds import number_of, result_type
+from jitgemm.api.kinds import Number, number_of, result_type
 from jitgemm.api.operands import (
     Array,
     check_output,
@@ -21,6 +21,7 @@ from jitgemm.api.operands import (
     native,
     new_result,
     operand,
+    weakly,
 )
 from jitgemm.api.quantise import NARROW, Requantize, with_bias, zero_points
 from jitgemm.api.tracing import trace
@@ -44,7 +45,7 @@ from jitgemm.runtime.packed import (
     layout_for,
 )
 
-__all__ = ["Options", "Product", "executable_for"]
+__all__ = ["Options", "Product", "executable_for", "sums_of"]
 
 _KEPT = 512
 _cache: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
@@ -105,12 +106,24 @@ def executable_for(problem: Problem, threads: int) -> Executable:
     return found
 
 
+def sums_of(a: np.dtype, b: np.dtype, result: np.dtype) -> Number:
+    """What the sums of a product are formed in, of types that :func:`number_of` knows."""
+    (x, _), (y, _), (out, parts) = (_number(t) for t in (a, b, result))
+    return sum_type(Types(x, y, out, out, out)), parts
+
+
+def _number(dtype: np.dtype) -> Number:
+    number = number_of(dtype)
+    assert number is not None
+    return number
+
+
 class Product:
     """``act(alpha * a @ b + beta * c + bias)`` for matrices, with every argument checked."""
 
     __slots__ = ("a", "b", "bias", "blas", "c", "dtype", "element", "epilogue", "k", "m", "mixed",
-                 "n", "out", "parts", "scalars", "strict", "sum_dtype",
-                 "workspace")  # fmt: skip
+                 "n", "out", "parts", "returned", "scalars", "strict",
+                 "sum_dtype", "workspace")  # fmt: skip
 
     def __init__(self, a: object, b: object, out: object, options: Options) -> None:
         self.a: Array | PackedLhs = a if isinstance(a, PackedLhs) else _matrix("a", a)
@@ -155,17 +168,16 @@ class Product:
         # Last: everything about the epilogue is known.
         self._settle_types(bf16_dot=flag("allow_bf16_dot", options.allow_bf16_dot))
         self._check_packed()
-        self.out = None
+        self.out: Array | None = None
+        # What the caller gets back: the very object, if the result goes into its memory.
+        self.returned: Any = out
         if out is not None:
             self.out = check_output("out", out, (self.m, self.n), self.dtype)
 
     def _decide_types(self, options: Options, requantize: Requantize | None) -> None:
         """Types of the result and of the sums."""
         a, b = self.a.dtype, self.b.dtype
-        numbers = number_of(a), number_of(b)
-        assert numbers[0] is not None
-        assert numbers[1] is not None
-        if 2 in (numbers[0][1], numbers[1][1]):
+        if 2 in (_number(a)[1], _number(b)[1]):
             check_type("b", b, a)
         narrow = all(x.kind in "iu" and x.itemsize == 1 for x in (a, b))
         if requantize is not None:
@@ -179,11 +191,7 @@ class Product:
             self.dtype = requantize.type
         else:
             self.dtype = result_type(a, b, options.out_dtype)
-        number = number_of(self.dtype)
-        assert number is not None
-        self.parts = number[1]
-        out = number[0]
-        self.element = sum_type(Types(numbers[0][0], numbers[1][0], out, out, out))
+        self.element, self.parts = sums_of(a, b, self.dtype)
         self.sum_dtype = element_dtype(self.element, self.parts)
 
     def _settle_types(self, *, bf16_dot: bool) -> None:
@@ -259,7 +267,7 @@ class Product:
             if self.scalars.beta != 0:
                 raise ValueError(message("c", "a matrix, because beta is not 0", "None"))
             return None
-        array = _matrix("c", c)
+        array = _matrix("c", c, self.sum_dtype, self.dtype)
         self._check_other("c", array.dtype)
         if array.shape != (self.m, self.n):
             raise ValueError(message("c", f"shape {(self.m, self.n)}", f"shape {array.shape}"))
@@ -274,7 +282,7 @@ class Product:
         """The bias as a matrix that broadcasts, and along which axes it varies."""
         if bias is None:
             return None, Bias.NONE
-        array = np.asarray(bias)
+        array = weakly("bias", bias, self.sum_dtype, self.dtype)
         self._check_other("bias", array.dtype)
         m, n = self.m, self.n
         shapes = f"() or ({n},), one per column, ({m}, 1), one per row, or ({m}, {n})"
@@ -309,13 +317,12 @@ class Product:
         shape, out = (self.m, self.n), self.out
         if out is None:
             return new_result(shape, self.dtype), False
-        plain = out.view(np.ndarray)
         inputs = [x for x in (self.a, self.b, self.bias) if isinstance(x, np.ndarray)]
-        if self.c is not None and not self._in_place(plain):
+        if self.c is not None and not self._in_place(out):
             inputs.append(self.c)
-        if any(np.may_share_memory(plain, x) for x in inputs):
+        if any(np.may_share_memory(out, x) for x in inputs):
             return new_result(shape, self.dtype), True
-        return plain, False
+        return out, False
 
     def _in_place(self, target: Array) -> bool:
         c = self.c
@@ -382,7 +389,8 @@ class Product:
         if copy:
             assert self.out is not None
             self.out[...] = target
-        return target if self.out is None else self.out
+        result: Array = target if self.out is None else self.returned
+        return result
 
 
 def _packed_layout(types: Types, element: ElementType, parts: int) -> Layout:
@@ -407,8 +415,8 @@ def _choice(name: str, value: object, known: tuple[str, ...]) -> int:
     return known.index(value)
 
 
-def _matrix(name: str, x: object) -> Array:
-    array = operand(name, x)
+def _matrix(name: str, x: object, *types: np.dtype) -> Array:
+    array = operand(name, x, *types)
     if array.ndim != 2:
         raise ValueError(message(name, "a matrix (2 dimensions)", f"{array.ndim} dimensions"))
     return array

@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from jitgemm.api.operands import plain, weakly
 from jitgemm.errors import message
 from jitgemm.kernels.spec import Scale
 
-__all__ = ["NARROW", "Requantize", "bias_moved", "with_bias", "zero_points"]
+__all__ = [
+    "NARROW", "PerItem", "Requantize", "bias_moved", "scale_tables", "with_bias", "zero_points",
+    "zero_tables",
+]  # fmt: skip
 
 NARROW = (np.dtype(np.int8), np.dtype(np.uint8))
+_INT32 = np.dtype(np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerItem:
+    """Numbers that differ between the products of a stack, checked.
+
+    ``table`` is ``(..., m)`` or ``(..., n)``, in one piece: batch axes along which it does not vary
+    have length 1.
+    """
+
+    table: NDArray[Any]
+
+    def strides(self, axes: int) -> tuple[int, ...]:
+        """Bytes from one product to the next, along each of so many batch axes."""
+        lead = zip(self.table.shape[:-1], self.table.strides[:-1], strict=True)
+        found = tuple(s if n > 1 else 0 for n, s in lead)
+        return (0,) * (axes - len(found)) + found
+
+    def at(self, index: tuple[int, ...]) -> NDArray[Any]:
+        """Those of one product."""
+        lead = self.table.shape[:-1]
+        own = index[len(index) - len(lead) :]
+        return np.asarray(
+            self.table[tuple(i if n > 1 else 0 for i, n in zip(own, lead, strict=True))]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +55,11 @@ class Requantize:
 
     Args:
         scale: positive and finite: a scalar; ``(n,)`` or ``(1, n)``, one per column; or ``(m, 1)``,
-            one per row.
+            one per row; for stacks anything that broadcasts to ``(..., 1, n)`` or ``(..., m, 1)``.
         zero_point: an integer of the result's type.
         dtype: ``numpy.int8`` or ``numpy.uint8``.
-        bias: int32, a scalar, ``(n,)``, ``(m, 1)`` or ``(m, n)``; added before scaling.
+        bias: int32, a scalar, ``(n,)``, ``(m, 1)`` or ``(m, n)``, for stacks anything that
+            broadcasts; added before scaling.
 
     Raises:
         TypeError: another ``dtype``, numbers of another kind.
@@ -40,13 +71,15 @@ class Requantize:
     zero_point: int = 0
     dtype: DTypeLike = np.int8
     bias: ArrayLike | None = None
+    # The scales of a stack's products, and along which axis of each they vary.
+    _tables: tuple[NDArray[np.float64], Scale] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _narrow_type(self.dtype))
         object.__setattr__(self, "scale", _scales(self.scale))
         object.__setattr__(self, "zero_point", _zero("zero_point", self.zero_point, self.type))
         if self.bias is not None:
-            bias = np.asarray(self.bias)
+            bias = weakly("bias", self.bias, _INT32)
             if bias.dtype.kind not in "iu":
                 raise TypeError(message("bias", "int32 elements", bias.dtype))
             object.__setattr__(self, "bias", _as_int32("bias", bias))
@@ -56,13 +89,38 @@ class Requantize:
         """The result's type."""
         return np.dtype(self.dtype)
 
+    @property
+    def scales(self) -> NDArray[np.float64]:
+        """The scale as an array."""
+        return np.asarray(self.scale)
+
+    @property
+    def tables(self) -> PerItem | None:
+        """Scales that differ between the products of a stack."""
+        return None if self._tables is None else PerItem(self._tables[0])
+
+    def at(self, index: tuple[int, ...]) -> Requantize:
+        """The rule of one product of a stack."""
+        if self._tables is None:
+            return self
+        scales, kind = self._tables
+        return self.per_item((PerItem(scales).at(index), kind))
+
+    def per_item(self, tables: tuple[NDArray[np.float64], Scale]) -> Requantize:
+        """The same rule with scales that differ between the products of a stack."""
+        result = replace(self)
+        object.__setattr__(result, "_tables", tables)
+        return result
+
     def along(self, m: int, n: int) -> tuple[NDArray[np.float64], Scale]:
         """Scales side by side, and along which axis of an ``(m, n)`` product they vary.
 
         Raises:
             ValueError: there are more or fewer of them.
         """
-        scales = np.asarray(self.scale)
+        if self._tables is not None:
+            return self._tables
+        scales = self.scales
         if scales.size == 1:
             return scales.reshape(1), Scale.ROW
         if scales.shape in ((n,), (1, n)):
@@ -86,9 +144,9 @@ def with_bias(bias: object, requantize: object) -> object:
     return requantize.bias
 
 
-def bias_moved(requantize: object) -> object:
+def bias_moved(requantize: Requantize) -> Requantize:
     """A requantisation whose bias has become the product's own."""
-    if not isinstance(requantize, Requantize) or requantize.bias is None:
+    if requantize.bias is None:
         return requantize
     return replace(requantize, bias=None)
 
@@ -104,11 +162,9 @@ def _narrow_type(dtype: DTypeLike) -> np.dtype:
 
 
 def _scales(scale: ArrayLike) -> NDArray[np.float64]:
-    given = np.asarray(scale)
+    given = plain("scale", scale)
     if given.dtype.kind not in "fiu":
         raise TypeError(message("scale", "real numbers", given.dtype))
-    if given.ndim > 2:
-        raise ValueError(message("scale", "at most 2 dimensions", f"{given.ndim} dimensions"))
     scales = np.array(given, np.float64, order="C")
     if not (np.isfinite(scales) & (scales > 0)).all():
         raise ValueError(message("scale", "positive finite numbers", "others"))
@@ -119,25 +175,30 @@ def _scales(scale: ArrayLike) -> NDArray[np.float64]:
 def _as_int32(name: str, x: NDArray[Any]) -> NDArray[np.int32]:
     info = np.iinfo(np.int32)
     if x.size and (int(x.min()) < info.min or int(x.max()) > info.max):
-        raise ValueError(message(name, "numbers of 32 bits", "larger ones"))
+        raise ValueError(message(name, "numbers of int32", "larger ones"))
     result = np.array(x, np.int32)
     result.flags.writeable = False
     return result
 
 
 def _zero(name: str, x: object, dtype: np.dtype) -> int:
-    array = np.asarray(x)
+    array = np.zeros(1, int) if type(x) is int else plain(name, x)
     if array.dtype.kind not in "iu" or array.size != 1:
         raise TypeError(message(name, "an integer", type(x).__name__))
-    value, info = int(array.reshape(())), np.iinfo(dtype)
+    value = x if type(x) is int else int(array.reshape(()))
+    info = np.iinfo(dtype)
     if not info.min <= value <= info.max:
         raise ValueError(message(name, f"a number of {dtype}", value))
     return value
 
 
 def zero_points(
-    name: str, x: object, dtype: np.dtype, shapes: tuple[tuple[int, ...], ...]
-) -> NDArray[np.int32] | None:
+    name: str,
+    x: object,
+    dtype: np.dtype,
+    shapes: tuple[tuple[int, ...], ...],
+    wide: tuple[int, ...] = (),
+) -> NDArray[Any] | None:
     """Zero points side by side: one for all, or one per row or column; ``None`` if all are 0.
 
     Args:
@@ -145,23 +206,92 @@ def zero_points(
         x: what was passed for it.
         dtype: the operand's type, whose numbers they are.
         shapes: what a vector of them may look like.
+        wide: of a stack: what others must broadcast to.
+
+    Returns:
+        Int32 of one dimension; of as many as ``x`` has where they differ between a stack's
+        products.
 
     Raises:
         TypeError: no integers, or an operand that has no zero points.
         ValueError: another shape, or numbers beyond the operand's type.
     """
+    if isinstance(x, PerItem):
+        return x.table
     if x is None or (type(x) is int and x == 0):
         return None
-    array = np.asarray(x)
+    array = plain(name, x)
     if array.dtype.kind not in "iu":
+        # An integer of Python may be beyond every integer type of NumPy.
+        if array.dtype == object and all(type(y) is int for y in array.flat):
+            raise ValueError(message(name, f"numbers of {dtype}", "others"))
         raise TypeError(message(name, "integers", array.dtype))
     if dtype not in NARROW:
         raise TypeError(message(name, f"None, because the operand is {dtype}", "zero points"))
-    if array.size != 1 and array.shape not in shapes:
-        known = " or ".join(map(str, shapes))
+    side_by_side = array.size == 1 or array.shape in shapes
+    if not side_by_side and not _broadcasts(array.shape, wide):
+        known = " or ".join(map(str, shapes)) + (
+            f" or one that broadcasts to {wide}" if wide else ""
+        )
         raise ValueError(message(name, f"a scalar or shape {known}", f"shape {array.shape}"))
     info = np.iinfo(dtype)
     if array.size and (int(array.min()) < info.min or int(array.max()) > info.max):
         raise ValueError(message(name, f"numbers of {dtype}", "others"))
-    points = array.reshape(-1).astype(np.int32)
+    points = array.astype(np.int32)
+    if side_by_side:
+        points = points.reshape(-1)
     return points if points.any() else None
+
+
+def _broadcasts(shape: tuple[int, ...], wide: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, wide) == wide
+    except ValueError:
+        return False
+
+
+def _table(x: NDArray[Any], item: tuple[int, int]) -> NDArray[Any]:
+    """What broadcasts to ``(..., 1, n)`` or ``(..., m, 1)`` as ``(..., n)`` or ``(..., m)``."""
+    lead = x.shape[:-2]
+    return np.ascontiguousarray(
+        np.broadcast_to(x, (*lead, *item)).reshape(*lead, item[0] * item[1])
+    )
+
+
+def zero_tables(
+    name: str, x: object, dtype: np.dtype, batch: tuple[int, ...], item: tuple[int, int]
+) -> NDArray[Any] | PerItem | None:
+    """Zero points of a stack as its products take them: side by side, or :class:`PerItem`.
+
+    Args:
+        name: of the argument.
+        x: what was passed for it.
+        dtype: the operand's type.
+        batch: leading axes of the result.
+        item: ``(m, 1)`` for A, ``(1, n)`` for B.
+
+    Raises:
+        TypeError, ValueError: as :func:`zero_points`.
+    """
+    shapes = ((item[0] * item[1],), item)
+    points = zero_points(name, x, dtype, shapes, (*batch, *item))
+    if points is None or points.ndim < 3:
+        return points
+    return PerItem(_table(points, item))
+
+
+def scale_tables(rule: Requantize, batch: tuple[int, ...], m: int, n: int) -> Requantize:
+    """A rule for one product of a stack, with all the scales where products differ in them.
+
+    Raises:
+        ValueError: scales that do not fit.
+    """
+    scales = rule.scales
+    if scales.size == 1 or scales.shape in ((n,), (1, n), (m, 1)):
+        return rule
+    for item, kind in (((m, 1), Scale.ROW), ((1, n), Scale.COLUMN)):
+        if scales.ndim > 2 and _broadcasts(scales.shape, (*batch, *item)):
+            return rule.per_item((_table(scales, item), kind))
+    expected = f"a scalar, shape ({n},), (1, {n}) or ({m}, 1), or one that broadcasts to "
+    expected += f"{(*batch, m, 1)} or {(*batch, 1, n)}"
+    raise ValueError(message("requantize.scale", expected, f"shape {scales.shape}"))

@@ -15,7 +15,14 @@ from jitgemm.api import blas
 from jitgemm.api.batched import shares
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import kinds_of
-from jitgemm.api.operands import Array, new_result
+from jitgemm.api.operands import (
+    Array,
+    in_place,
+    is_weak,
+    new_result,
+    plain,
+    plain_or_packed,
+)
 from jitgemm.api.product import Options, Product, executable_for
 from jitgemm.api.quantise import Requantize, with_bias
 from jitgemm.errors import message
@@ -71,7 +78,9 @@ def _operands(a: Any, b: Any) -> tuple[list[Any], list[Any]]:
     if count is None:
         raise TypeError(message("a", "a list, or b one", type(a).__name__))
     left, right = (
-        [x] * count if isinstance(x, (np.ndarray, Packed)) else _listed(name, x, count)
+        _listed(name, x, count)
+        if x is None or isinstance(x, (list, tuple))
+        else [plain_or_packed(name, x)] * count
         for name, x in (("a", a), ("b", b))
     )
     return left, right
@@ -87,13 +96,23 @@ def _at(x: Any) -> int:
     return int(x.__array_interface__["data"][0])
 
 
+def _taken(name: str, x: Any) -> Any:
+    """An operand as an array, if it is not to take the type of its product's."""
+    if type(x) is np.ndarray or x is None or isinstance(x, Packed):
+        return x
+    if name == "out":
+        return in_place(name, x)
+    return x if name in ("c", "bias") and is_weak(x) else plain(name, x)
+
+
 class _Problem:
     """One product of the list, checked."""
 
-    __slots__ = ("copied", "given", "key", "options", "product", "ready", "target")
+    __slots__ = ("copied", "given", "key", "options", "product", "ready", "returned", "target")
 
     def __init__(self, given: dict[str, Any], options: Options, common: tuple[Any, ...]) -> None:
-        self.given, self.options = given, options
+        self.given, self.options = {name: _taken(name, x) for name, x in given.items()}, options
+        self.returned = given["out"]
         self.product: Product | None = None
         self.key = self._key(common)
         self.ready = None
@@ -139,7 +158,7 @@ class _Problem:
         c = self.given["c"]
         if c is not None and not self.in_place:
             arrays.append(c)
-        return [np.asarray(x) for x in arrays if not isinstance(x, Packed)]
+        return [x for x in arrays if isinstance(x, np.ndarray)]
 
     @property
     def in_place(self) -> bool:
@@ -156,7 +175,7 @@ class _Problem:
         if self.copied and self.product is None:
             self.product = self._product()
         if out is not None and not self.copied:
-            self.target = out.view(np.ndarray)
+            self.target = out
             return
         if self.product is not None:
             self.target = new_result((self.product.m, self.product.n), self.product.dtype)
@@ -224,15 +243,14 @@ class _Problem:
         spans = product.spans(target, executable)
         executable.run(spans, product.factors(executable), product.workspace)
 
-    def finish(self) -> Array:
+    def finish(self) -> Any:
         """The result."""
         assert self.target is not None
-        out: Array | None = self.given["out"]
-        if out is None:
+        if self.returned is None:
             return self.target
         if self.copied:
-            out[...] = self.target
-        return out
+            self.given["out"][...] = self.target
+        return self.returned
 
 
 def _bounds(arrays: list[Array]) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jitgemm.kernels.job import JOB
+from jitgemm.kernels.job import JOB, TABLES
 from jitgemm.kernels.repeat import repeat
 from jitgemm.planner.batching import AXES, BatchPlan
 from jitgemm.planner.folding import FIELDS
@@ -50,6 +50,7 @@ class BatchExecutable:
             "scratch_stride": plan.scratch_stride,
             "scratch_a": item.workspace_b,
             "places_b": int(item.workspace_b > 0),
+            "tables": int(plan.tables),
             "keeps": item.blocking.pack_chunks if plan.keeps else 0,
             **{f"count_{i}": 1 for i in range(AXES)},
             **{f"ahead_{field}": size for field, size in plan.ahead},
@@ -96,10 +97,12 @@ class BatchExecutable:
         pool, threads = self.engine.pool, self.plan.threads
         if threads > 1:
             pool.ensure(threads)
+        first = {name: span.address for name, span in spans.items()}
+        first |= {name: int(record[job_slot(name)]) for name in TABLES}
         for offsets in self.plan.offsets():
             record[BATCH.slot("cursor")] = 0
-            for name, span in spans.items():
-                record[job_slot(name)] = span.address + offsets.get(name, 0)
+            for name, at in first.items():
+                record[job_slot(name)] = at + offsets.get(name, 0)
             self.engine.run_batch(int(pool.words[0]), address(record.view(np.uint8)))
 
     def _one_by_one(
@@ -114,4 +117,5 @@ class BatchExecutable:
                     for field, stride in zip(FIELDS, axis.strides, strict=True):
                         steps[field] += i * stride
                 moved = {name: _moved(s, steps.get(name, 0)) for name, s in spans.items()}
-                self.item.run(moved, scalars, workspace)
+                own = scalars.of_item({name: steps[name] for name in TABLES})
+                self.item.run(moved, own, workspace)

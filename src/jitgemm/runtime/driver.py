@@ -55,7 +55,8 @@ Tables = dict[str, np.ndarray]
 class Scalars:
     """Factors of a product, conjugation, and numbers per row or column, in the plan's orientation.
 
-    A complex ``alpha`` or ``beta`` is a ``complex``; that of integers is an ``int``.
+    A complex ``alpha`` or ``beta`` is a ``complex``; that of integers is an ``int``.  Numbers that
+    differ between the products of a stack have batch axes before the last one.
     """
 
     alpha: complex = 1.0
@@ -78,6 +79,22 @@ class Scalars:
         """Those of the product with A and B exchanged."""
         return replace(
             self, conj_a=self.conj_b, conj_b=self.conj_a, zero_a=self.zero_b, zero_b=self.zero_a
+        )
+
+    def of_item(self, offsets: dict[str, int]) -> Scalars:
+        """Those of one product of a stack, whose tables lie so many bytes after the first's."""
+
+        def own(table: np.ndarray | None, offset: int) -> np.ndarray | None:
+            if table is None or table.ndim == 1:
+                return table
+            start = offset // table.itemsize
+            return table.reshape(-1)[start : start + table.shape[-1]]
+
+        return replace(
+            self,
+            zero_a=own(self.zero_a, offsets["zero_a"]),
+            zero_b=own(self.zero_b, offsets["zero_b"]),
+            scales=own(self.scales, offsets["scales"]),
         )
 
     def write(self, job: np.ndarray, spec: GemmSpec) -> Tables:
@@ -114,13 +131,13 @@ class Scalars:
             tables["zero_a"] = points
         if epilogue.zero_b:
             assert self.zero_b is not None
-            tables["zero_b"] = np.ascontiguousarray(np.broadcast_to(self.zero_b, columns))
+            tables["zero_b"] = _per_column(self.zero_b, columns)
         if epilogue.scale is not Scale.NONE:
             assert self.scales is not None
             scales, tables["rounding"] = self.scales, np.array(self.rounding)
             if epilogue.scale is Scale.COLUMN:
                 # One for all is one per column where rows and columns have changed places.
-                scales = np.ascontiguousarray(np.broadcast_to(scales, columns))
+                scales = _per_column(scales, columns)
             tables["scales"] = scales
         return tables
 
@@ -146,6 +163,13 @@ class Scalars:
         # (ar + sa ai i)(br + sb bi i) = (ar br - sa sb ai bi) + (sb ar bi + sa ai br) i
         put("keep", 1, sign_b)
         put("turn", -sign_a * sign_b, sign_a)
+
+
+def _per_column(numbers: np.ndarray, columns: int) -> np.ndarray:
+    """One for all as one per column; those of a stack's products are so already."""
+    if numbers.ndim > 1:
+        return numbers
+    return np.ascontiguousarray(np.broadcast_to(numbers, columns))
 
 
 def scalar_slot(value: float, size: int) -> int:
