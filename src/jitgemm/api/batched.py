@@ -26,12 +26,13 @@ from jitgemm.api.operands import (
 )
 from jitgemm.api.product import Options, Product, sums_of
 from jitgemm.api.quantise import (
+    Numbers,
     PerItem,
     Requantize,
-    bias_moved,
-    scale_tables,
+    differ,
+    per_item,
+    table_strides,
     with_bias,
-    zero_tables,
 )
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
@@ -144,7 +145,11 @@ class StackedProduct:
             right = right[:, np.newaxis]
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         self.full = (*batch, left.shape[-2], right.shape[-1])
-        options = self._own_numbers(left.dtype, right.dtype, options)
+        zero_a, zero_b, rule = per_item(self._numbers(options), left.dtype, right.dtype, self.full)
+        options = replace(
+            options, a_zero_point=zero_a, b_zero_point=zero_b, requantize=rule,
+            bias=with_bias(options.bias, options.requantize),
+        )  # fmt: skip
         c, bias = self._c(options), self._bias(options.bias)
         self.out = None if out is None else check_output("out", out, self.shape, self.dtype)
         # What the caller gets back: the very object, if the result goes into its memory.
@@ -162,10 +167,7 @@ class StackedProduct:
         """
         if m == n == 1 and options.reproducible == "default":
             return "rc"
-        numbers: list[Any] = [options.a_zero_point, options.b_zero_point]
-        if isinstance(options.requantize, Requantize):
-            numbers += [options.requantize.scale]
-        if any(isinstance(x, PerItem) or np.size(x) > 1 for x in numbers if x is not None):
+        if differ(StackedProduct._numbers(options)):
             # They are numbers of each product's own rows or columns.
             return "rc"
         if options.epilogue is None:
@@ -173,32 +175,9 @@ class StackedProduct:
         program, _ = trace(options.epilogue)
         return "r" * program.uses("row") + "c" * program.uses("col")
 
-    def _own_numbers(self, a: np.dtype, b: np.dtype, options: Options) -> Options:
-        """The options with zero points and scales as the products take them, and one bias."""
-        *batch, m, n = self.full
-        lead, rule = tuple(batch), options.requantize
-        moved = rule
-        if isinstance(rule, Requantize):
-            # The bias is broadcast and folded, and so is another than the user's.
-            moved = scale_tables(bias_moved(rule), lead, m, n)
-        return replace(
-            options,
-            a_zero_point=zero_tables("a_zero_point", options.a_zero_point, a, lead, (m, 1)),
-            b_zero_point=zero_tables("b_zero_point", options.b_zero_point, b, lead, (1, n)),
-            requantize=moved,
-            bias=with_bias(options.bias, options.requantize),
-        )
-
     @staticmethod
-    def _tables(options: Options, axes: int) -> dict[str, tuple[int, ...]]:
-        """Strides along the batch axes of the numbers that differ between products."""
-        rule = options.requantize
-        numbers = {
-            "zero_a": options.a_zero_point,
-            "zero_b": options.b_zero_point,
-            "scales": rule.tables if isinstance(rule, Requantize) else None,
-        }
-        return {name: x.strides(axes) for name, x in numbers.items() if isinstance(x, PerItem)}
+    def _numbers(options: Options) -> Numbers:
+        return options.a_zero_point, options.b_zero_point, options.requantize
 
     def _c(self, options: Options) -> Array | None:
         number = number_of(self.dtype)
@@ -250,7 +229,7 @@ class StackedProduct:
         # Of the result as it is: a broadcast view may not be written.
         self.wide, self.options = {**operands, **wide, "d": operands["d"]}, options
         strides = {name: x.strides for name, x in wide.items()}
-        along = strides | self._tables(options, len(batch))
+        along = strides | table_strides(self._numbers(options), len(batch))
         axes = tuple(
             Axis(count, **{name: s[i] for name, s in along.items()})
             for i, count in enumerate(batch)
@@ -283,8 +262,7 @@ class StackedProduct:
                 name: x[index] if isinstance(x, np.ndarray) else x for name, x in self.wide.items()
             }
             zero_a, zero_b, rule = (
-                x.at(index) if isinstance(x, PerItem | Requantize) else x
-                for x in (o.a_zero_point, o.b_zero_point, o.requantize)
+                x.at(index) if isinstance(x, PerItem | Requantize) else x for x in self._numbers(o)
             )
             given = replace(
                 o, c=parts["c"], bias=parts["bias"], a_zero_point=zero_a, b_zero_point=zero_b,

@@ -13,8 +13,8 @@ from jitgemm.errors import message
 from jitgemm.kernels.spec import Scale
 
 __all__ = [
-    "NARROW", "PerItem", "Requantize", "bias_moved", "scale_tables", "with_bias", "zero_points",
-    "zero_tables",
+    "NARROW", "Numbers", "PerItem", "Requantize", "differ", "per_item", "table_strides",
+    "with_bias", "zero_points",
 ]  # fmt: skip
 
 NARROW = (np.dtype(np.int8), np.dtype(np.uint8))
@@ -44,6 +44,10 @@ class PerItem:
         return np.asarray(
             self.table[tuple(i if n > 1 else 0 for i, n in zip(own, lead, strict=True))]
         )
+
+
+Numbers = tuple[object, object, object]
+"""Zero points of A and of B, and the rule of requantisation, or ``None`` for each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,13 +146,6 @@ def with_bias(bias: object, requantize: object) -> object:
     if bias is not None and bias is not requantize.bias:
         raise TypeError(message("bias", "None, because requantize has one", "another"))
     return requantize.bias
-
-
-def bias_moved(requantize: Requantize) -> Requantize:
-    """A requantisation whose bias has become the product's own."""
-    if requantize.bias is None:
-        return requantize
-    return replace(requantize, bias=None)
 
 
 def _narrow_type(dtype: DTypeLike) -> np.dtype:
@@ -258,7 +255,7 @@ def _table(x: NDArray[Any], item: tuple[int, int]) -> NDArray[Any]:
     )
 
 
-def zero_tables(
+def _zero_tables(
     name: str, x: object, dtype: np.dtype, batch: tuple[int, ...], item: tuple[int, int]
 ) -> NDArray[Any] | PerItem | None:
     """Zero points of a stack as its products take them: side by side, or :class:`PerItem`.
@@ -280,12 +277,7 @@ def zero_tables(
     return PerItem(_table(points, item))
 
 
-def scale_tables(rule: Requantize, batch: tuple[int, ...], m: int, n: int) -> Requantize:
-    """A rule for one product of a stack, with all the scales where products differ in them.
-
-    Raises:
-        ValueError: scales that do not fit.
-    """
+def _scale_tables(rule: Requantize, batch: tuple[int, ...], m: int, n: int) -> Requantize:
     scales = rule.scales
     if scales.size == 1 or scales.shape in ((n,), (1, n), (m, 1)):
         return rule
@@ -295,3 +287,44 @@ def scale_tables(rule: Requantize, batch: tuple[int, ...], m: int, n: int) -> Re
     expected = f"a scalar, shape ({n},), (1, {n}) or ({m}, 1), or one that broadcasts to "
     expected += f"{(*batch, m, 1)} or {(*batch, 1, n)}"
     raise ValueError(message("requantize.scale", expected, f"shape {scales.shape}"))
+
+
+def per_item(numbers: Numbers, a: np.dtype, b: np.dtype, full: tuple[int, ...]) -> Numbers:
+    """Zero points and rule of a stack as one of its products takes them.
+
+    The rule is without its bias, which is the stack's.
+
+    Args:
+        numbers: what was passed for them.
+        a: type of A.
+        b: type of B.
+        full: ``(..., m, n)`` of the result.
+
+    Raises:
+        TypeError, ValueError: as :func:`zero_points`; scales that do not fit.
+    """
+    (zero_a, zero_b, rule), (*lead, m, n) = numbers, full
+    batch = tuple(lead)
+    if isinstance(rule, Requantize):
+        rule = _scale_tables(replace(rule, bias=None), batch, m, n)
+    return (
+        _zero_tables("a_zero_point", zero_a, a, batch, (m, 1)),
+        _zero_tables("b_zero_point", zero_b, b, batch, (1, n)),
+        rule,
+    )
+
+
+def _tables(numbers: Numbers) -> dict[str, Any]:
+    zero_a, zero_b, rule = numbers
+    scale = (rule.tables or rule.scale) if isinstance(rule, Requantize) else None
+    return {"zero_a": zero_a, "zero_b": zero_b, "scales": scale}
+
+
+def differ(numbers: Numbers) -> bool:
+    """Whether numbers that :func:`per_item` has seen belong to rows, columns or products."""
+    return any(isinstance(x, PerItem) or np.size(x) > 1 for x in _tables(numbers).values())
+
+
+def table_strides(numbers: Numbers, axes: int) -> dict[str, tuple[int, ...]]:
+    """Bytes from one product's to the next's, by job field and batch axis, where they differ."""
+    return {name: x.strides(axes) for name, x in _tables(numbers).items() if isinstance(x, PerItem)}

@@ -76,8 +76,9 @@ def _sigmoid(x: Any) -> Any:
 def _complex_sigmoid(x: Any) -> Any:
     """Without overflow on either side, as for reals."""
     left = x.real < 0
-    e = np.exp(np.where(left, x, -x))
-    return np.where(left, e, 1.0) / (1.0 + e)
+    with np.errstate(invalid="ignore"):  # of NaN, which gives NaN
+        e = np.exp(np.where(left, x, -x))
+        return np.where(left, e, 1.0) / (1.0 + e)
 
 
 def _erfc(x: Any) -> Any:
