@@ -134,7 +134,8 @@ def plan(
     """Plan a product for operands like these, to be called as ``p(a, b, out)``.
 
     Args:
-        a: an array with the shape, strides and type to come.
+        a: an array, or other memory that :func:`gemm` takes, with the shape, strides and type to
+            come.
         b: likewise; may be a handle from :func:`prepack_rhs`, which the plan is then bound to.
         out: likewise; ``None``: as the new array of a call without one.
         alpha: as for :func:`gemm`.

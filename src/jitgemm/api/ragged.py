@@ -311,7 +311,7 @@ def gemm_batched(
     alpha: object = 1,
     beta: object = 0,
     c: Sequence[Any] | None = None,
-    out: Sequence[Array | None] | None = None,
+    out: Sequence[Any] | None = None,
     bias: Sequence[Any] | None = None,
     activation: object = None,
     epilogue: Callable[[Any, Any, Any], Any] | None = None,
@@ -339,8 +339,9 @@ def gemm_batched(
         alpha: as for :func:`gemm`, for all products.
         beta: as for :func:`gemm`, for all products.
         c: ``None``, or a list as long, whose entries are as for :func:`gemm`.
-        out: ``None``, or a list of arrays or ``None``; they must not share memory with one another.
-            One that shares memory with an operand of any product is computed aside and copied.
+        out: ``None``, or a list as long, whose entries are ``None`` or as for :func:`gemm`; they
+            must not share memory with one another.  One that shares memory with an operand of any
+            product is computed aside and copied.
         bias: ``None``, or a list as long, whose entries are as for :func:`gemm`.
         activation: as for :func:`gemm`.
         epilogue: as for :func:`gemm`.
