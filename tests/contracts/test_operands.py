@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import ctypes
 import re
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ from oracle import equal, exact_gemm, integers, run_python, same_bits
 
 Array = np.ndarray[Any, Any]
 
-F4 = np.float32
+F4, BF16 = np.float32, np.dtype(ml_dtypes.bfloat16)
 SLOTS = {"a": (3, 4), "b": (4, 5), "c": (3, 5), "bias": (5,)}
 
 
@@ -202,6 +203,40 @@ class Sealed:
         raise RuntimeError("only on Sundays\nand never twice")
 
 
+_NAMES = (b"dltensor", b"dltensor_versioned")
+
+
+class Halves:
+    """A tensor of bfloat16, of which NumPy knows nothing; it describes its memory itself."""
+
+    device, code, major, flags, versioned = 1, 4, 1, 0, True
+
+    def __init__(self, x: Array, **given: int) -> None:
+        # Some way into its memory, with strides of its own.
+        self.x, self.keep = x, []
+        self.__dict__ |= given
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+    def __dlpack__(self, *, max_version: Any = None) -> Any:
+        if not self.versioned and max_version is not None:
+            raise TypeError("no such argument")
+        n, size = self.x.ndim, self.x.itemsize
+        axes = (ctypes.c_int64 * (2 * n))(*self.x.shape, *(s // size for s in self.x.strides))
+        where = ctypes.addressof(axes)
+        at = self.x.view(np.uint16).__array_interface__["data"][0]
+        raw = struct.pack("PiiiBBHPPQ", at - 6, self.device, 0, n, self.code, 16, 1, where,
+                          where + 8 * n, 6)  # fmt: skip
+        if self.versioned:
+            raw = struct.pack("IIPPQ", self.major, 3, 0, 0, self.flags) + raw
+        self.keep += [axes, ctypes.create_string_buffer(raw, len(raw))]
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p,
+                                                       ctypes.c_void_p)  # fmt: skip
+        return new(ctypes.addressof(self.keep[-1]), _NAMES[self.versioned], None)
+
+
 def _mapped(kind: type[Any], x: Array, folder: Any) -> Any:
     path = folder / f"{kind.__name__}{x.ndim}{x.size}"
     made = np.memmap(path, x.dtype, "w+", shape=x.shape).view(kind)
@@ -319,6 +354,35 @@ def test_c12_plain_memory_of_every_kind_is_a_stack(
         x = MEMORY[kind](given[slot], tmp_path)
         for call in (_gemm, _planned):
             equal(call(**{**given, slot: x}, beta=1), want, slot)
+
+
+def test_c12_tensors_of_bfloat16_are_operands(rng: np.random.Generator) -> None:
+    given = _given(rng, BF16)
+    want = _want(given)
+    for versioned in (True, False):
+        for layout in (np.ascontiguousarray, np.asfortranarray, lambda x: x[..., ::-1]):
+            for slot in SLOTS:
+                x = layout(given[slot])
+                same = {**given, slot: x}
+                result = _want(same)
+                made = {**same, slot: Halves(x, versioned=versioned)}
+                same_bits(jitgemm.gemm(**made, beta=1), result, slot)
+            out = Halves(layout(np.zeros((3, 5), BF16)), versioned=versioned)
+            if versioned:
+                assert jitgemm.gemm(**given, beta=1, out=out) is out
+                same_bits(np.ascontiguousarray(out.x), want)
+            else:  # it does not say that it may be written
+                with pytest.raises(ValueError, match=r"^jitgemm: out: .*writable"):
+                    jitgemm.gemm(**given, beta=1, out=out)
+                assert not out.x.any()
+    frozen = Halves(np.zeros((3, 5), BF16), flags=1)
+    with pytest.raises(ValueError, match=r"^jitgemm: out: .*writable"):
+        jitgemm.gemm(**given, beta=1, out=frozen)
+    for wrong in ({"code": 3}, {"major": 2}):
+        with pytest.raises(TypeError, match=r"^jitgemm: a: expected an array, got Halves: "):
+            jitgemm.gemm(Halves(given["a"], **wrong), given["b"])
+    empty = jitgemm.gemm(Halves(np.zeros((0, 4), BF16)), given["b"])
+    assert empty.shape == (0, 5)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -459,6 +523,11 @@ def test_c12_tensors_of_torch_are_operands(rng: np.random.Generator) -> None:
         out = torch.zeros(3, 5)
         assert way(**tensors, beta=1, out=out) is out
         equal(out.numpy(), want)
+    halves = {name: x.bfloat16() for name, x in tensors.items()}
+    out = torch.zeros(3, 5).bfloat16()
+    assert jitgemm.gemm(**halves, beta=1, out=out) is out
+    bf16 = {name: x.astype(BF16) for name, x in given.items()}
+    equal(out.float().numpy(), _want(bf16).astype(F4))
     with pytest.raises(TypeError, match=r"pass x\.detach\(\)"):
         jitgemm.gemm(tensors["a"].requires_grad_(), tensors["b"])
     with pytest.raises(TypeError, match=r"^jitgemm: a: expected an array, got .*meta"):
@@ -496,7 +565,6 @@ def test_c23_no_package_is_imported_to_know_its_objects() -> None:
 
 # -- numbers of Python ----------------------------------------------------------------------------
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
 # Types of operands, of the sums, numbers of Python that fit, numbers that do not.
 WEAK: dict[str, tuple[Any, Any, tuple[Any, ...], dict[Any, type[Exception]]]] = {
     "f4": (F4, F4, (0.5, 3, -0.0, 2**60), {1j: TypeError, 10**400: ValueError}),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from jitgemm.api.kinds import TYPES, Number, number_of
 from jitgemm.api.meaning import DEEPEST, check_plain
 from jitgemm.errors import message
+from jitgemm.runtime.dlpack import bfloat16_bits
 from jitgemm.runtime.packed import Packed
 
 __all__ = [
@@ -32,6 +33,23 @@ def describe(x: Array | Packed) -> str:
 _OFFERS = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
 
 
+_FAILURES = (TypeError, ValueError, RuntimeError, BufferError)
+
+
+def _bfloat16(x: Any) -> Array | None:
+    """A bfloat16 tensor, which NumPy cannot convert; ``None`` for anything else."""
+    if not hasattr(x, "__dlpack__"):
+        return None
+    try:
+        bits = bfloat16_bits(x)
+    except _FAILURES:
+        return None  # its conversion has said why
+    # Imported here: only such tensors need it.
+    import ml_dtypes
+
+    return None if bits is None else bits.view(ml_dtypes.bfloat16)
+
+
 def plain(name: str, x: object) -> Array:
     """Any argument as an array: the one way in, for every function.
 
@@ -50,7 +68,10 @@ def plain(name: str, x: object) -> Array:
             array = np.from_dlpack(x)
         else:
             array = np.asanyarray(x)
-    except (TypeError, ValueError, RuntimeError, BufferError) as e:
+    except _FAILURES as e:
+        halves = _bfloat16(x)
+        if halves is not None:
+            return halves
         # A list of unequal parts is a wrong value; what an object says of itself is about its type.
         error = ValueError if isinstance(x, (list, tuple)) else TypeError
         reason = (str(e) or type(e).__name__).splitlines()[0]
