@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import gc
 import itertools
 import json
 import os
@@ -816,9 +817,14 @@ def _mxcsr() -> int:
 def _flags_of(call: Callable[[], object]) -> int:
     libm = _libm()
     call()  # plan and compile first
-    libm.feclearexcept(0x3F)
-    call()
-    return int(libm.fetestexcept(0x3F))
+    # A collection in between may call what others have registered, which may compute.
+    gc.disable()
+    try:
+        libm.feclearexcept(0x3F)
+        call()
+        return int(libm.fetestexcept(0x3F))
+    finally:
+        gc.enable()
 
 
 @x86
