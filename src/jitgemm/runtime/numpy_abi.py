@@ -14,12 +14,12 @@ from functools import cache
 
 import numpy as np
 
-__all__ = ["C_CONTIGUOUS", "OFFSETS", "WRITEABLE", "new_from_descr", "verified"]
+__all__ = ["C_CONTIGUOUS", "OFFSETS", "WRITEABLE", "new_from_descr", "new_scalar", "verified"]
 
 # 64-bit layout with the ordinary object header: reference count, type.
 OFFSETS = {"type": 8, "data": 16, "nd": 24, "dims": 32, "strides": 40, "descr": 56, "flags": 64}
 C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
-_NEW_FROM_DESCR, _ARRAY_TYPE = 94, 2
+_NEW_FROM_DESCR, _SCALAR, _ARRAY_TYPE = 94, 60, 2
 
 
 def _api() -> int:
@@ -40,6 +40,12 @@ def _entry(index: int) -> int:
 def new_from_descr() -> int:
     """Address of ``PyArray_NewFromDescr``."""
     return _entry(_NEW_FROM_DESCR)
+
+
+@cache
+def new_scalar() -> int:
+    """Address of ``PyArray_Scalar``."""
+    return _entry(_SCALAR)
 
 
 def _agrees(array: np.ndarray) -> bool:
