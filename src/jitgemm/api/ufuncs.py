@@ -242,6 +242,8 @@ _MATMUL = _Function("matmul", (2, 2, 2))
 _MATVEC = _Function("matvec", (2, 1, 1))
 _VECMAT = _Function("vecmat", (1, 2, 1), conj=True)
 _VECDOT = _Function("vecdot", (1, 1, 0), conj=True)
+# What a call without keywords needs, in one step.
+_matmul, _matvec, _vecmat, _vecdot = (f.entry for f in (_MATMUL, _MATVEC, _VECMAT, _VECDOT))
 
 
 def matmul(
@@ -284,7 +286,7 @@ def matmul(
     """
     if numpy_keywords:
         return _MATMUL.in_full(x1, x2, out, threads, {**numpy_keywords})
-    return _MATMUL.entry.call(x1, x2, out, threads)
+    return _matmul.call(x1, x2, out, threads)
 
 
 def matvec(
@@ -315,7 +317,7 @@ def matvec(
     """
     if numpy_keywords:
         return _MATVEC.in_full(x1, x2, out, threads, {**numpy_keywords})
-    return _MATVEC.entry.call(x1, x2, out, threads)
+    return _matvec.call(x1, x2, out, threads)
 
 
 def vecmat(
@@ -346,7 +348,7 @@ def vecmat(
     """
     if numpy_keywords:
         return _VECMAT.in_full(x1, x2, out, threads, {**numpy_keywords})
-    return _VECMAT.entry.call(x1, x2, out, threads)
+    return _vecmat.call(x1, x2, out, threads)
 
 
 def vecdot(
@@ -377,7 +379,7 @@ def vecdot(
     """
     if numpy_keywords:
         return _VECDOT.in_full(x1, x2, out, threads, {**numpy_keywords})
-    return _VECDOT.entry.call(x1, x2, out, threads)
+    return _vecdot.call(x1, x2, out, threads)
 
 
 # Operators of handles: ``x @ packed`` and ``packed @ x``.
