@@ -351,6 +351,28 @@ def test_c13_the_entry_for_small_products(
 
 @posix
 @pytest.mark.parametrize("where", ["start", "end"])
+def test_c13_the_entry_for_small_vectors(
+    where: str, dtype: Any, guarded: dict[str, Guarded], rng: np.random.Generator
+) -> None:
+    calls: list[tuple[Any, tuple[int, ...], tuple[int, ...]]] = []
+    for m, k in itertools.product((1, 2, 7, 33), (1, 3, 40, 63)):
+        calls += [
+            (jitgemm.matvec, (m, k), (k,)), (jitgemm.vecmat, (k,), (k, m)),
+            (jitgemm.vecdot, (m, k), (m, k)), (jitgemm.vecdot, (k,), (m, k)),
+            (jitgemm.matmul, (k,), (k,)), (jitgemm.matmul, (m, k), (k, 1)),
+        ]  # fmt: skip
+    for function, s1, s2 in calls:
+        x1, x2 = integers(rng, s1, dtype), integers(rng, s2, dtype)
+        want = function(x1, x2)
+        left, right = guarded["a"].place(x1, where), guarded["b"].place(x2, where)
+        out = guarded["out"].place(np.zeros(np.shape(want), dtype), where)
+        assert function(left, right, out) is out
+        equal(out, want, f"{function.__name__} {s1} {s2}")
+        assert guarded["out"].intact(out), f"written outside out: {function.__name__} {s1} {s2}"
+
+
+@posix
+@pytest.mark.parametrize("where", ["start", "end"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.usefixtures("pieces", "eager_threads")

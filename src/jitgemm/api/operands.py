@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from jitgemm.api.kinds import TYPES, Number, number_of
 from jitgemm.errors import message
-from jitgemm.runtime.packed import Packed
+from jitgemm.runtime.packed import Packed, PackedRhs
 
 __all__ = [
     "Array", "Number", "check_output", "check_type", "describe", "factor", "flag",
-    "native", "new_result", "number_of", "operand", "overlaps_itself", "scalar",
+    "misplaced", "native", "new_result", "number_of", "operand", "overlaps_itself", "scalar",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -24,13 +24,22 @@ def describe(x: Array | Packed) -> str:
     return f"shape {tuple(x.shape)} {x.dtype}"
 
 
+def misplaced(name: str, handle: Packed, *, side: bool) -> str:
+    """Word an error about a handle on the wrong side, or (``side=False``) where none can be."""
+    mine, other = ("right", "lhs") if isinstance(handle, PackedRhs) else ("left", "rhs")
+    wanted = f"an array or a handle from prepack_{other}" if side else "an array"
+    return message(name, wanted, f"a {type(handle).__name__}, which is a {mine} operand")
+
+
 def operand(name: str, x: object) -> Array:
     """``x`` as an array of a supported type (no copy of an array).
 
     Raises:
-        TypeError: another element type.
+        TypeError: another element type, or a handle that belongs elsewhere.
         ValueError: fewer than two dimensions.
     """
+    if isinstance(x, Packed):
+        raise TypeError(misplaced(name, x, side=name in ("a", "b")))
     array = np.asarray(x)
     if number_of(array.dtype) is None:
         raise TypeError(message(name, TYPES, array.dtype))

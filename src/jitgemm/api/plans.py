@@ -13,12 +13,13 @@ from jitgemm.api import blas
 from jitgemm.api.batched import stacked
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import bind, enters, planned
-from jitgemm.api.functions import covers, matmul
+from jitgemm.api.gufuncs import covers
 from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import Array
 from jitgemm.api.product import Options, Product
 from jitgemm.api.quantise import Requantize
 from jitgemm.api.stackplan import BoundStack, is_stack
+from jitgemm.api.ufuncs import matmul
 from jitgemm.errors import message
 from jitgemm.jit import compiler
 from jitgemm.planner.explain import explain

@@ -26,7 +26,14 @@ from jitgemm.jit.target import NO_ISA, choose_isa, host
 from jitgemm.lang.core import Function, Int, Ptr, parameters
 from jitgemm.planner import machine as machines
 from jitgemm.planner.route import Context
-from jitgemm.runtime import batch_code, batch_entry, entry_code, numpy_abi, pool_code
+from jitgemm.runtime import (
+    batch_code,
+    batch_entry,
+    entry_code,
+    numpy_abi,
+    pool_code,
+    small_code,
+)  # fmt: skip
 from jitgemm.runtime.entry_code import SCRATCH
 from jitgemm.runtime.memory import address, aligned_buffer
 from jitgemm.runtime.pool import Pool
@@ -76,7 +83,7 @@ def system_unit() -> compiler.Unit:
             pool_code.worker(),
             _wake_function(),
             entry_code.call_plan(),
-            entry_code.call_small(),
+            small_code.call_small(),
             batch_code.batch_worker(),
             batch_code.list_worker(),
             batch_code.run_batch(),
