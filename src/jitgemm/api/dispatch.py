@@ -36,7 +36,7 @@ _ONE, _ZERO = 1, 0
 
 entries: dict[tuple[Any, ...], Entry] = {}
 # Reading needs no lock; two threads forgetting the oldest at once do.
-_remembering = threading.Lock()
+_remembering = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_remembering.acquire,
@@ -100,7 +100,7 @@ def keep_entry(key: tuple[Any, ...], entry: Entry) -> None:
     """Leave an entry, and forget the oldest if there are too many."""
     with _remembering:
         while len(entries) >= _KEPT:
-            entries.pop(next(iter(entries)))
+            entries.pop(next(iter(entries)), None)
         entries[key] = entry
 
 
