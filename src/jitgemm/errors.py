@@ -31,6 +31,9 @@ class JitUnavailableError(RuntimeError):
         super().__init__(f"jitgemm: no code can be generated: {reason}")
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[JitUnavailableError], tuple[str]]:
+        return JitUnavailableError, (self.reason,)
+
 
 class LanguageError(Exception):
     """A kernel source broke a rule of the kernel language (a bug in a kernel, never user error)."""
