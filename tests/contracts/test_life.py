@@ -162,21 +162,26 @@ def test_a_finaliser_does_not_wait_for_a_thread_that_no_longer_runs() -> None:
                 jitgemm.gemm(a, b, epilogue=square)
             except RuntimeError as e:
                 say("refused" if "a thread was compiling when" in str(e) else e)
+            else:
+                say("computed")
 
     def work():
         inside.set()
         while True:
             made[1].asm()
 
-    inside, thing = threading.Event(), Thing()
-    # Once per process: while the thread is inside, the lock's owner is the thread.
+    # A daemon thread keeps the globals alive; a module is not.
+    inside, module = threading.Event(), type(sys)("module")
+    module.thing, sys.modules["module"] = Thing(), module
+    del module
     threading.Thread(target=work, daemon=True).start()
     assert inside.wait(10)
     time.sleep(0.1)
     sys.exit(7)
     """
     said = _live(_READY + _dedent(code), status=7)
-    assert said in ([], ["refused"]), said
+    # Nearly always the former: the thread spends its life in LLVM.
+    assert said in (["refused"], ["computed"]), said
 
 
 def test_main_ends_while_daemon_threads_are_in_every_route() -> None:
@@ -365,30 +370,33 @@ def lines(call, at=None):
             seen[0] += 1
             if seen[0] == at:
                 multiply(*sys.argv[1].split())
+                found.append((engines._engine, dict(compiler._store.units)))
         return local
 
     def enter(frame, *_):
         return local if frame.f_code.co_filename in files else None
 
-    set_trace = threading.settrace if False else sys.settrace
-    set_trace(enter)
+    sys.settrace(enter)
     try:
         call()
     finally:
-        set_trace(None)
+        sys.settrace(None)
     return seen[0]
 
 def product():
     multiply(*sys.argv[1].split())
 
 forget()
+found = []
 count, turns = lines(product), int(sys.argv[2])
 for at in random.Random(int(sys.argv[3])).sample(range(1, count), turns):
     forget()
     lines(product, at)
     multiply("plain", "scratch")
-    engine = engines.engine()
+    # What the call in between found or made, it keeps using: that is what stays.
+    engine, units = found.pop()
     assert engine is engines.engine() and alive(), at
+    assert all(compiler._store.units[key] is unit for key, unit in units.items()), at
     assert building.building._lock.acquire(blocking=False)
     building.building._lock.release()
 """
