@@ -24,8 +24,9 @@ import pytest
 
 import jitgemm
 from jitgemm.errors import JitGemmWarning, JitUnavailableError
-from oracle import run_python
+from oracle import NESTED, run_python
 
+pytestmark = pytest.mark.skipif(NESTED in os.environ, reason="the same on all instruction sets")
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the C library's exit handlers")
 WATCHDOG_S = 25
