@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -76,7 +78,10 @@ class Workspace:
         if nbytes < 0:
             raise ValueError(message("nbytes", "at least 0", nbytes))
         self._buffer = aligned_buffer(nbytes)
+        # Never waited for.
         self._lock = threading.Lock()
+        self._owner = 0
+        _workspaces.add(self)
 
     @property
     def nbytes(self) -> int:
@@ -94,6 +99,7 @@ class Workspace:
             yield address(spare)
             return
         try:
+            self._owner = threading.get_ident()
             if nbytes > self.nbytes:
                 self._buffer = aligned_buffer(1 << (nbytes - 1).bit_length())
             yield address(self._buffer)
@@ -102,6 +108,23 @@ class Workspace:
 
     def __reduce__(self) -> tuple[type[Workspace], tuple[int]]:
         return Workspace, (self.nbytes,)
+
+    def forked(self) -> None:
+        """In a child: a call of another thread, which may have been inside, does not exist."""
+        if self._owner != threading.get_ident():
+            self._lock = threading.Lock()
+
+
+_workspaces: weakref.WeakSet[Workspace] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for workspace in tuple(_workspaces):
+        workspace.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def address(buffer: NDArray[np.uint8]) -> int:
