@@ -126,28 +126,34 @@ def _default_directory() -> Path:
     elif sys.platform == "darwin":
         base = str(Path.home() / "Library" / "Caches")
     else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        if not Path(base).is_absolute():  # to be ignored, says its specification
+            base = str(Path.home() / ".cache")
     return Path(base) / "jitgemm"
 
 
 def directory() -> Path | None:
     """The cache folder, created if need be; ``None`` where there can be none.
 
-    ``JITGEMM_CACHE_DIR`` names another folder; ``JITGEMM_CACHE=0`` switches the disk cache off.
+    ``JITGEMM_CACHE_DIR`` names another folder; ``JITGEMM_CACHE=off`` switches the disk cache off.
     """
-    if tuning.text("cache") == "0":
+    if not tuning.switch("cache", default=True):
         return None
-    named = tuning.text("cache_dir")
+    named = tuning.folder("cache_dir")
     try:
-        path = Path(named) if named else _default_directory()
+        path = named or _default_directory()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.name == "posix":
             info = path.stat()
             if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o022:
                 _warn(f"cache folder {path} can be written by others; not used")
                 return None
-    except (OSError, RuntimeError):
-        # No home, read-only, or not a folder: work without.
+    except RuntimeError:
+        return None  # no home
+    except OSError as e:
+        # Read-only, or not a folder: work without.
+        if named is not None:
+            _warn(f"cache folder {named} cannot be used ({e.strerror}); machine code is not kept")
         return None
     return path
 

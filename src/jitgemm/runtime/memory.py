@@ -18,24 +18,37 @@ __all__ = ["Workspace", "aligned_buffer", "thread_workspace"]
 
 _ALIGN = 64
 _HUGE = 2 << 20
-# From this size on a buffer asks for huge pages: a prepacked operand is walked in several streams a
-# panel apart, and 4 KiB pages cost a TLB miss per stream and page.
-_HUGE_FROM = 1 << 20
+# A huge page that a buffer fills to a part only is taken if what is wasted is at most this share of
+# the buffer: handles must not take much more memory than their ``nbytes``.
+_WASTE = 64
 
 
-def _huge_buffer(nbytes: int) -> NDArray[np.uint8] | None:
-    """Anonymous memory aligned to 2 MiB with transparent huge pages asked for."""
+def huge_pages(nbytes: int) -> int:
+    """How many huge pages a buffer of ``nbytes`` asks for, from its beginning on.
+
+    A prepacked operand is walked in several streams a panel apart, and 4 KiB pages cost a TLB miss
+    per stream and page.  The rest of the buffer, less than one huge page, does without.
+    """
+    whole, rest = divmod(nbytes, _HUGE)
+    return whole + (rest > 0 and (_HUGE - rest) * _WASTE <= nbytes)
+
+
+def _huge_buffer(nbytes: int, pages: int) -> NDArray[np.uint8] | None:
+    """Anonymous memory aligned to 2 MiB that begins with ``pages`` transparent huge pages."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
         # Private: the default is shared, and a child would scribble over its parent's scratch.
+        # What alignment skips, and what lies behind the buffer, is never touched.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        region = mmap.mmap(-1, nbytes + _HUGE, flags=flags)
-        region.madvise(mmap.MADV_HUGEPAGE)
+        region = mmap.mmap(-1, max(nbytes, pages * _HUGE) + _HUGE, flags=flags)
+        raw = np.frombuffer(region, np.uint8)
+        skip = -raw.__array_interface__["data"][0] % _HUGE
+        # Where all memory gets huge pages unasked, the last one would be one too.
+        region.madvise(mmap.MADV_NOHUGEPAGE)
+        region.madvise(mmap.MADV_HUGEPAGE, skip, pages * _HUGE)
     except (OSError, ValueError):
         return None
-    raw = np.frombuffer(region, np.uint8)
-    skip = -raw.__array_interface__["data"][0] % _HUGE
     return raw[skip : skip + nbytes]
 
 
@@ -46,8 +59,9 @@ def aligned_buffer(nbytes: int) -> NDArray[np.uint8]:
         MemoryError: there is not that much.
     """
     try:
-        if nbytes >= _HUGE_FROM:
-            huge = _huge_buffer(nbytes)
+        pages = huge_pages(nbytes)
+        if pages:
+            huge = _huge_buffer(nbytes, pages)
             if huge is not None:
                 return huge
         raw = np.empty(nbytes + _ALIGN, np.uint8)
