@@ -122,10 +122,11 @@ class _Problem:
                 parts.append(None)
             else:
                 return ()
-        out, c = self.given["out"], self.given["c"]
+        out = self.given["out"]
         if out is not None and not out.flags.writeable:
             return ()
-        parts.append(c is not None and c is out)
+        # Sums of deep products must not rest in a D that is C, whichever array says so.
+        parts.append(self.in_place)
         return tuple(parts)
 
     def _product(self) -> Product:
