@@ -5,8 +5,6 @@ one thing.  They follow each other in random orders, and each result has the bit
 where nothing was called before.
 """
 
-# ruff: noqa: FBT003  # options by name
-
 from __future__ import annotations
 
 import itertools
@@ -93,8 +91,8 @@ def _real(rng: np.random.Generator, base: Options, lead: tuple[int, ...]) -> dic
     bias, full = integers(rng, (N,), np.float32), integers(rng, (*lead, M, N), np.float32)
     column = integers(rng, (M, 1), np.float32)
     return {
-        "bias": {"bias": bias}, "other numbers": {"bias": bias + 1}, "bias wide": {"bias": bias[None]},
-        "bias gaps": {"bias": _gaps(bias)}, "bias backwards": {"bias": bias[::-1]},
+        "bias": {"bias": bias}, "other numbers": {"bias": bias + 1},
+        "bias wide": {"bias": bias[None]}, "bias gaps": {"bias": _gaps(bias)}, "bias backwards": {"bias": bias[::-1]},
         "bias foreign": {"bias": _foreign(bias)}, "bias one": {"bias": np.float32(3)},
         "bias the same": {"bias": np.broadcast_to(bias[:1], (N,))},
         "bias per row": {"bias": column}, "bias full": {"bias": full},
