@@ -92,7 +92,8 @@ def _real(rng: np.random.Generator, base: Options, lead: tuple[int, ...]) -> dic
     column = integers(rng, (M, 1), np.float32)
     return {
         "bias": {"bias": bias}, "other numbers": {"bias": bias + 1},
-        "bias wide": {"bias": bias[None]}, "bias gaps": {"bias": _gaps(bias)}, "bias backwards": {"bias": bias[::-1]},
+        "bias wide": {"bias": bias[None]}, "bias gaps": {"bias": _gaps(bias)},
+        "bias backwards": {"bias": bias[::-1]},
         "bias foreign": {"bias": _foreign(bias)}, "bias one": {"bias": np.float32(3)},
         "bias the same": {"bias": np.broadcast_to(bias[:1], (N,))},
         "bias per row": {"bias": column}, "bias full": {"bias": full},
