@@ -35,6 +35,7 @@ from jitgemm.runtime import memory, pool
 from jitgemm.runtime.engine import engine
 from oracle import equal, exact_gemm, forget_plans, integers, run_python
 
+pytestmark = pytest.mark.timeout(300)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sets affinity")
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
