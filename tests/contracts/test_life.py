@@ -413,7 +413,7 @@ assert met > turns // 2, met
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_trace_functions_multiply_at_any_line(seed: int) -> None:
-    _live(_IMPORT + _TRACED, "scratch workspace", "25", str(seed))
+    _live(_IMPORT + _TRACED, "scratch workspace", "15", str(seed))
 
 
 _OPERANDS = """
