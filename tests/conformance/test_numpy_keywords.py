@@ -157,8 +157,8 @@ def test_out_along_other_axes(name: str, rng: np.random.Generator) -> None:
         for s1, s2, shape in itertools.product(
             [(2, 3, 3), (3, 3), (3,)][: 4 - first], [(3, 3), (2, 3, 3), (3,)][: 4 - second], OUTS
         ):
-            if name == "matmul" and len(shape) < 2:
-                continue  # NumPy takes axes from all operands if the result has too few
+            if len(shape) < first + second - 2:
+                continue  # two faults, or what matmul makes of a result that lacks axes
             args = _fill(rng, s1, "f"), _fill(rng, s2, "f")
             for kind in "fd":
                 _same(name, args, keywords, np.full(shape, 7, kind))
