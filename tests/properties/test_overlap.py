@@ -407,8 +407,10 @@ def lists(draw: st.DrawFn, kind: Kind, order: list[str]) -> list[Product]:
     """Several products whose operands lie over each other's results."""
     found: list[Product] = []
     count, shared = draw(st.integers(1, 5)), draw(st.booleans())
+    # Of two blocks of depth, sums rest in a result, unless that is C.
+    deep = kind is FLOATS and draw(st.integers(0, 2)) == 2
     for _ in range(count):
-        if found and shared:
+        if found and (shared or deep):
             # Of the same shapes and strides, so that they share what is remembered.
             first = found[0]
             p = Product(first.forms, {}, first.out, [], [], options=first.options)
@@ -416,6 +418,12 @@ def lists(draw: st.DrawFn, kind: Kind, order: list[str]) -> list[Product]:
         else:
             p = draw(products(kind, order))
             p.options.pop("beta", None)
+            if deep:
+                m, n = p.out.shape
+                deeper = {"a": (m, 520), "b": (520, n)}
+                p.forms |= {x: draw(forms(y, kind.operands)) for x, y in deeper.items()}
+                p.forms["c"] = p.out
+                p.cs = draw(st.sampled_from(SAME[:2]))
         p.outs, p.new = [0], draw(st.integers(0, 7)) == 7
         found.append(p)
     beta = any("c" in p.forms for p in found)
@@ -437,10 +445,13 @@ def _place_lists(draw: st.DrawFn, found: list[Product], order: list[str], unit: 
             at = _place(draw, p.out, (found[i - 1].out, over[-1]), unit)
         over.append(at)
         end = max(end, at + p.out.reach[1])
-    for p in found:
+    for i, p in enumerate(found):
         for name, form in p.forms.items():
             target = draw(st.integers(0, len(found) - 1))
             p.places[name] = _place(draw, form, (found[target].out, over[target]), unit)
+        if "c" in p.forms and draw(st.integers(0, 3)) == 3:
+            # Where the result begins, with other strides or the same.
+            p.places["c"] = over[i]
     # All of them move together, so that they stay beside one another.
     shifts = [unit * draw(st.integers(-20, 20)) for _ in order]
     spans = [s for p in found for s in p.spans()]
