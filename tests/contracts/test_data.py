@@ -218,6 +218,125 @@ def test_c10_calls_do_not_depend_on_those_before(
         _same(call(a, b, c, **cases[j]), want[j], (cases[i], cases[j]))
 
 
+# -- numbers of a stack's products -----------------------------------------------------------------
+
+BATCH = (2, 3)
+# Leading axes of zero points and scales: along all, the first, the last; of one; for all products.
+LEADS = {"all": (2, 3), "first": (2, 1), "last": (3,), "one": (1, 1), "none": ()}
+ITEMS = {"a_zero_point": (M, 1), "b_zero_point": (1, N), "rows": (M, 1), "columns": (1, N)}
+
+
+def _numbers(which: str, lead: tuple[int, ...], i: int) -> dict[str, Any]:
+    """Numbers of a stack in the call number ``i``."""
+    shape = (*lead, *ITEMS[which])
+    numbers = (np.arange(np.prod(shape)).reshape(shape) * 5 + 3 * i) % 17 + 1
+    if which in ("rows", "columns"):
+        return {"requantize": jitgemm.Requantize(numbers / 64, i)}
+    return {which: numbers}
+
+
+def _stacked_operands(rng: np.random.Generator) -> tuple[Array, Array]:
+    return integers(rng, (*BATCH, M, K), np.int8), integers(rng, (3, K, N), np.int8)
+
+
+def _want_stack(a: Array, b: Array, options: dict[str, Any]) -> Array:
+    def own(x: Any, item: tuple[int, int], index: tuple[int, ...]) -> Array:
+        return np.broadcast_to(x, (*BATCH, *item))[index]
+
+    results = []
+    for index in np.ndindex(*BATCH):
+        given = dict(options)
+        for name in ("a_zero_point", "b_zero_point"):
+            if name in given:
+                given[name] = own(given[name], ITEMS[name], index).reshape(-1)
+        if "requantize" in given:
+            rule = given["requantize"]
+            scale = own(rule.scale, np.shape(rule.scale)[-2:], index)
+            given["requantize"] = jitgemm.Requantize(scale, rule.zero_point)
+        results.append(exact_gemm(a[index], b[index[1:]], **given))
+    return np.reshape(results, (*BATCH, M, N))
+
+
+@pytest.mark.parametrize("which", ITEMS)
+@pytest.mark.parametrize("lead", LEADS)
+def test_c20_numbers_of_products_are_no_part_of_a_plan(
+    rng: np.random.Generator, counted: list[str], which: str, lead: str
+) -> None:
+    a, b = _stacked_operands(rng)
+    # Rows and columns of the kernel are those of the result, or exchanged.
+    outs = np.empty((*BATCH, M, N)), np.empty((*BATCH, N, M)).swapaxes(-1, -2)
+    for like in outs:
+        forget_plans()
+        for i in range(_CALLS):
+            options = _numbers(which, LEADS[lead], i)
+            out = np.zeros_like(like, np.int8 if "requantize" in options else np.int32)
+            del counted[:]
+            jitgemm.gemm(a, b, out=out, **options)
+            assert i < 1 or not counted, (i, counted)
+            same_bits(out, _want_stack(a, b, options), i)
+
+
+def test_c10_stacks_do_not_depend_on_the_numbers_before(rng: np.random.Generator) -> None:
+    a, b = _stacked_operands(rng)
+    cases = [_numbers(which, lead, 1) for which in ITEMS for lead in LEADS.values()]
+    cases += [{}, {"a_zero_point": 3}, {**cases[0], **cases[6]}, {**cases[1], **cases[7]}]
+    want = [_want_stack(a, b, options) for options in cases]
+    forget_plans()
+    for i, j in itertools.product(range(len(cases)), repeat=2):
+        for at in (i, j):
+            same_bits(jitgemm.gemm(a, b, **cases[at]), want[at], (i, j, at))
+
+
+def test_c23_numbers_that_fit_no_stack_are_refused_after_some_that_do(
+    rng: np.random.Generator,
+) -> None:
+    a, b = _stacked_operands(rng)
+    for which, item in ITEMS.items():
+        for lead in LEADS.values():
+            jitgemm.gemm(a, b, **_numbers(which, lead, 0))
+            for wrong in ((3, 2), (2,), (1, 2, 3), (2, 2)):
+                with pytest.raises(ValueError, match="broadcasts to"):
+                    jitgemm.gemm(a, b, **_numbers(which, wrong, 0))
+            with pytest.raises(ValueError, match="jitgemm: "):
+                jitgemm.gemm(a[0, 0], b[0], **_numbers(which, (3,), 0))
+            for x in (np.full((3, *item), 0.5), np.full((3, *item), 300)):
+                if which in ("a_zero_point", "b_zero_point"):
+                    with pytest.raises((TypeError, ValueError), match="jitgemm: "):
+                        jitgemm.gemm(a, b, **{which: x})
+
+
+def test_c20_numbers_of_products_are_not_kept(rng: np.random.Generator) -> None:
+    a, b = _stacked_operands(rng)
+    forget_plans()
+
+    def use() -> list[weakref.ref[Any]]:
+        rule = jitgemm.Requantize(np.full((2, 1, M, 1), 0.5))
+        points = np.ones((*BATCH, M, 1), np.int32), np.ones((3, 1, N), np.int32)
+        for _ in range(2):
+            jitgemm.gemm(a, b, a_zero_point=points[0], b_zero_point=points[1], requantize=rule)
+        return [weakref.ref(x) for x in (rule, rule.scale, *points)]
+
+    references = use()
+    gc.collect()
+    assert not [x() for x in references if x() is not None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_c23_a_bias_is_what_it_is_whatever_was_before(rng: np.random.Generator, kind: str) -> None:
+    a, b, c = _operands(rng, "f4")
+    call = KINDS[kind]
+    numbers = list(range(N))
+    taken = [2, 2.0, numbers, [float(x) for x in numbers], np.arange(N, dtype="f4")]
+    refused = [True, [True] * N, np.arange(N), np.arange(N) > 0, 2j, np.int64(2), Fraction(2)]
+    forget_plans()
+    for good, bad in itertools.product(taken, refused):
+        for _ in range(2):
+            bias = [good, good] if kind == "list" else good
+            same_bits(call(a, b, c, bias=bias), exact_gemm(a, b, bias=np.float32(good)))
+            with pytest.raises((TypeError, ValueError), match="jitgemm: "):
+                call(a, b, c, bias=[bad, bad] if kind == "list" else bad)
+
+
 # -- refusals -------------------------------------------------------------------------------------
 
 

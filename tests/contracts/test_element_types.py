@@ -733,6 +733,9 @@ TYPED: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] =
             ("a", "too small", ValueError, ("numbers of int8",), [0, 0, -129]),
             ("a", "too many", ValueError, ("(3,) or (3, 1)", "shape (4,)"), [1, 2, 3, 4]),
             ("a", "per column", ValueError, ("(3,) or (3, 1)", "(1, 3)"), [[1, 2, 3]]),
+            ("a", "of other stacks", ValueError, ("(3,) or (3, 1)", "(4, 3, 1)"),
+             np.ones((4, 3, 1), int)),
+            ("a", "beyond all types", ValueError, ("numbers of int8",), [0, 0, 2**70]),
             ("b", "of a float", TypeError, ("integers", "float64"), [1.0]),
             ("b", "negative", ValueError, ("numbers of uint8",), -1),
             ("b", "too few", ValueError, ("(5,) or (1, 5)", "(4,)"), [1, 2, 3, 4]),
@@ -756,6 +759,9 @@ TYPED: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] =
     "scales of another shape": (
         ValueError, "requantize.scale", ("(5,), (1, 5) or (3, 1)", "shape (3,)"),
         {"requantize": Requantize([1, 2, 3])}),
+    "scales of other stacks": (
+        ValueError, "requantize.scale", ("(5,), (1, 5) or (3, 1)", "shape (4, 3, 1)"),
+        {"requantize": Requantize(np.ones((4, 3, 1)))}),
     "bias twice": (
         TypeError, "bias", ("None, because requantize has one",),
         {"requantize": Requantize(1, bias=np.arange(5)), "bias": np.arange(5, dtype=np.int32)}),
@@ -852,7 +858,6 @@ RULES: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] =
     "scale None": (TypeError, "scale", ("real numbers", "object"), {"scale": None}),
     "scale complex": (TypeError, "scale", ("real numbers", "complex"), {"scale": 1j}),
     "scale truth": (TypeError, "scale", ("real numbers", "bool"), {"scale": True}),
-    "scale deep": (ValueError, "scale", ("2 dimensions", "3"), {"scale": [[[1.0]]]}),
     "zero_point too great": (ValueError, "zero_point", ("int8", "128"), {"zero_point": 128}),
     "zero_point negative": (
         ValueError, "zero_point", ("uint8", "-1"), {"zero_point": -1, "dtype": np.uint8}),
@@ -865,7 +870,10 @@ RULES: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] =
     "dtype no type": (TypeError, "dtype", ("uint8", "'narrow'"), {"dtype": "narrow"}),
     "bias of floats": (TypeError, "bias", ("int32", "float64"), {"bias": [1.5]}),
     "bias of truth": (TypeError, "bias", ("int32", "bool"), {"bias": True}),
-    "bias too great": (ValueError, "bias", ("32 bits",), {"bias": 2**31}),
+    "bias too great": (ValueError, "bias", ("int32",), {"bias": 2**31}),
+    "bias of longer numbers": (ValueError, "bias", ("int32",), {"bias": np.array([2**31])}),
+    "zero_point beyond all types": (
+        ValueError, "zero_point", ("int8", str(2**70)), {"zero_point": 2**70}),
 }  # fmt: skip
 
 

@@ -89,9 +89,11 @@ GEMM: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = 
     "bias with three axes": (ValueError, "bias", (*SHAPES, "(1, 3, 5)"), {"bias": C[None]}),
     "bias empty": (ValueError, "bias", (*SHAPES, "(0,)"), {"bias": C[0, :0]}),
     "bias complex": (TypeError, "bias", ("float32", "complex64"), {"bias": C.astype("c8")}),
-    "bias a number of Python": (TypeError, "bias", ("float32", "float64"), {"bias": 1.0}),
+    "bias a number of NumPy": (
+        TypeError, "bias", ("float32", "float64"), {"bias": np.float64(1.0)}),
+    "bias a complex number": (TypeError, "bias", ("float32", "complex128"), {"bias": 1j}),
     "bias of the other float": (TypeError, "bias", ("float32", "float64"), {"bias": np.ones(5)}),
-    "bias of integers": (TypeError, "bias", ("float32", "int64"), {"bias": [1, 2, 3, 4, 5]}),
+    "bias of integers": (TypeError, "bias", ("float32", "int64"), {"bias": np.arange(5)}),
     "alpha complex": (TypeError, "alpha", ("real number", "complex"), {"alpha": 1j}),
     "alpha text": (TypeError, "alpha", ("real number", "str"), {"alpha": "1"}),
     "alpha None": (TypeError, "alpha", ("real number", "NoneType"), {"alpha": None}),

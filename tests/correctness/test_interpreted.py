@@ -19,6 +19,7 @@ from jitgemm.runtime.engine import engine
 from oracle import (
     TINY,
     another_machine,
+    anything,
     documented,
     equal,
     exact_gemm,
@@ -217,3 +218,15 @@ def test_every_activation(dtype: Any, rng: np.random.Generator) -> None:
         np.testing.assert_allclose(got, exact_gemm(a, b, activation=activation), 1e-6, 1e-30)
     got = jitgemm.gemm(a, b, epilogue=lambda v, row, col: v * row - col)
     equal(got, exact_gemm(a, b, epilogue=lambda v, row, col: v * row - col))
+
+
+def test_zero_points_and_scales_of_each_product(rng: np.random.Generator) -> None:
+    a, b = anything(rng, (2, 1, 2, 3), np.int8), anything(rng, (2, 3, 5), np.uint8)
+    points = anything(rng, (2, 1, 2, 1), np.int8), anything(rng, (2, 1, 5), np.uint8)
+    scales = rng.random((2, 1, 1, 1)) / 9 + 1e-4
+    rule = jitgemm.Requantize(scales, 3)
+    got = jitgemm.gemm(a, b, a_zero_point=points[0], b_zero_point=points[1], requantize=rule)
+    for i, j in np.ndindex(2, 2):
+        own = jitgemm.Requantize(scales[i, 0], 3)
+        zeros = {"a_zero_point": points[0][i, 0, :, 0], "b_zero_point": points[1][j]}
+        same_bits(got[i, j], exact_gemm(a[i, 0], b[j], requantize=own, **zeros))

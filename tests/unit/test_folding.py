@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from jitgemm.kernels.job import TABLES
 from jitgemm.planner.folding import FIELDS, Axis, Stack, fold
 
 
@@ -90,3 +91,25 @@ def test_strides_of_single_rows_mean_nothing() -> None:
     x = stack(1, 4, 5, ((6, "a b"),))
     odd = replace(x, rows=replace(x.rows, a=12_345, d=777))
     assert fold(odd) == fold(x)
+
+
+def test_numbers_of_their_own_keep_products_apart() -> None:
+    plain = Stack(Axis(3, a=20, d=16), Axis(4, b=4, d=4), (Axis(6, a=420, d=336),
+                                                           Axis(7, a=60, d=48)))  # fmt: skip
+    assert sizes(fold(plain)) == (126, 4, ())
+    for field in TABLES:
+        outer, inner = plain.axes
+        for given, want in (
+            ((replace(outer, **{field: 28}), replace(inner, **{field: 4})), (42,)),
+            ((replace(outer, **{field: 4}), inner), (6, 7)),
+            ((outer, replace(inner, **{field: 4})), (6, 7)),
+        ):
+            got = fold(replace(plain, axes=given, apart="rc"))
+            assert sizes(got) == (3, 4, want)
+            assert offsets(got) == offsets(replace(plain, axes=given))
+
+
+def test_exchanged_axes_exchange_zero_points() -> None:
+    x = Axis(3, a=1, b=2, c=3, d=4, bias=5, zero_a=6, zero_b=7, scales=8)
+    assert x.transposed == Axis(3, a=2, b=1, c=3, d=4, bias=5, zero_a=7, zero_b=6, scales=8)
+    assert x.transposed.transposed == x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,14 @@ from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import (
     Array,
     check_output,
-    describe,
     native,
     new_result,
     operand,
+    plain_or_packed,
+    stack_shape,
+    weakly,
 )
-from jitgemm.api.product import Options, Product
+from jitgemm.api.product import Options, Product, sums_of
 from jitgemm.api.quantise import with_bias
 from jitgemm.api.request import Request, data_of, request_of, told
 from jitgemm.errors import message
@@ -38,41 +41,16 @@ from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.batch_code import BATCH
 from jitgemm.runtime.batch_entry import CALL, DIMENSIONS, OPERANDS
 from jitgemm.runtime.batches import BatchExecutable, job_slot
+from jitgemm.runtime.data import Scalars
 from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine, knob, record_array
-from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs
+from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, element_dtype
 
-__all__ = ["StackedProduct", "shares", "stack_shape", "stacked"]
+__all__ = ["StackedProduct", "shares", "stacked"]
 
 _KEPT = 512
 _cache: dict[tuple[Any, ...], BatchExecutable] = {}
 _WORK_ON_OVERLAP = 100
-
-
-def stack_shape(
-    a: Array | Packed, b: Array | Packed, names: tuple[str, str] = ("a", "b")
-) -> tuple[int, ...]:
-    """The shape of ``a @ b`` under NumPy's rules.
-
-    Raises:
-        ValueError: the shapes do not fit.
-    """
-    first, second = names
-    for name, x in ((first, a), (second, b)):
-        if x.ndim == 0:
-            raise ValueError(message(name, "at least 1 dimension", "a scalar"))
-    k, depth = a.shape[-1], b.shape[-2 if b.ndim > 1 else 0]
-    if k != depth:
-        expected = f"{k} rows, because {first} has shape {tuple(a.shape)}"
-        raise ValueError(message(second, expected, describe(b)))
-    batch: tuple[int, ...] = ()
-    try:
-        if a.ndim > 2 or b.ndim > 2:
-            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except ValueError:
-        expected = f"leading axes that broadcast with {tuple(a.shape)}"
-        raise ValueError(message(second, expected, f"shape {tuple(b.shape)}")) from None
-    return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ()))
 
 
 def shares(x: Array, y: Array) -> bool:
@@ -100,8 +78,8 @@ class StackedProduct:
     Vectors are matrices of one row or one column whose axis the result lacks.
     """
 
-    __slots__ = ("copied", "dtype", "first", "full", "given", "item", "out", "request", "shape",
-                 "stack", "target", "wide")  # fmt: skip
+    __slots__ = ("copied", "dtype", "first", "full", "given", "item", "out", "request",
+                 "returned", "shape", "stack", "sum_dtype", "target", "wide")  # fmt: skip
 
     def __init__(
         self,
@@ -112,8 +90,7 @@ class StackedProduct:
         names: tuple[str, str] = ("a", "b"),
         request: Request | None = None,
     ) -> None:
-        left = a if isinstance(a, Packed) else np.asarray(a)
-        right = b if isinstance(b, Packed) else np.asarray(b)
+        left, right = plain_or_packed(names[0], a), plain_or_packed(names[1], b)
         for name, x, kind in (("a", left, PackedLhs), ("b", right, PackedRhs)):
             if isinstance(x, Packed) and not isinstance(x, kind):
                 raise TypeError(message(name, f"an array or a {kind.__name__}", type(x).__name__))
@@ -123,6 +100,7 @@ class StackedProduct:
         if request is None:
             request = request_of(options, left, right)
         self.request, self.dtype = request, request.dtype
+        self.sum_dtype = element_dtype(*sums_of(left.dtype, right.dtype, self.dtype))
         self.shape = stack_shape(left, right, names)
         # The user's own operands, as an entry will see them.
         self.given: dict[str, Any] = {"a": a, "b": b, "c": None}
@@ -138,6 +116,8 @@ class StackedProduct:
         self.full = (*batch, left.shape[-2], right.shape[-1])
         c, wide = self._c(options.c), self._bias(bias)
         self.out = None if out is None else check_output("out", out, self.shape, self.dtype)
+        # What the caller gets back: the very object, if the result goes into its memory.
+        self.returned: Any = out
         self.copied, self.target = self._target([left, right, wide], c)
         target = self.target[index] if self.shape != self.full else self.target
         self._fold({"a": left, "b": right, "c": c, "d": target, "bias": wide})
@@ -161,7 +141,7 @@ class StackedProduct:
     def _c(self, c: object) -> Array | None:
         if c is None:
             return None  # Product refuses this if beta is not 0
-        array = operand("c", c)
+        array = operand("c", c, self.sum_dtype, self.dtype)
         try:
             wide = np.broadcast_to(array, self.full)
         except ValueError:
@@ -175,7 +155,7 @@ class StackedProduct:
     def _bias(self, bias: object) -> Array | None:
         if bias is None:
             return None
-        array = np.asarray(bias)
+        array = weakly("bias", bias, self.sum_dtype, self.dtype)
         try:
             return np.broadcast_to(native(array), self.full)
         except ValueError:
@@ -186,13 +166,13 @@ class StackedProduct:
         """Whether the result must be copied to ``out`` afterwards, and where it is computed."""
         if self.out is None:
             return False, new_result(self.shape, self.dtype)
-        plain: Array = self.out.view(np.ndarray)
+        out = self.out
         arrays = [x for x in inputs if isinstance(x, np.ndarray)]
-        if c is not None and not (c.shape == plain.shape and _same_place(c, plain)):
+        if c is not None and not (c.shape == out.shape and _same_place(c, out)):
             arrays.append(c)
-        if any(shares(plain, x) for x in arrays):
+        if any(shares(out, x) for x in arrays):
             return True, new_result(self.shape, self.dtype)
-        return False, plain
+        return False, out
 
     def _fold(self, operands: dict[str, Any]) -> None:
         """Describe the stack by its axes, fold it, and make the product that is left."""
@@ -205,8 +185,9 @@ class StackedProduct:
         # Of the result as it is: a broadcast view may not be written.
         self.wide = {**operands, **wide, "d": operands["d"]}
         strides = {name: x.strides for name, x in wide.items()}
+        along = strides | self.request.scalars.strides(len(batch))
         axes = tuple(
-            Axis(count, **{name: s[i] for name, s in strides.items()})
+            Axis(count, **{name: s[i] for name, s in along.items()})
             for i, count in enumerate(batch)
         )
         rows = Axis(m, **{name: s[-2] for name, s in strides.items() if name != "b"})
@@ -226,21 +207,24 @@ class StackedProduct:
                 shape, steps = (k, n), (x.strides[-2], across)
             items[name] = as_strided(x, shape, steps)
         self.first = as_strided(self.target, (m, n), (stack.rows.d, stack.cols.d))
-        self.item = self._product(items)
+        self.item = self._product(items, self.request.scalars)
 
-    def _product(self, operands: dict[str, Any]) -> Product:
+    def _product(self, operands: dict[str, Any], scalars: Scalars) -> Product:
         """One of the products, whose bias has become its own."""
         given = Options(c=operands["c"], bias=operands["bias"])
-        request = replace(self.request, requantize=None)
+        request = replace(self.request, scalars=scalars, requantize=None)
         return Product(operands["a"], operands["b"], None, given, request)
 
     def _by_blas(self) -> None:
         """Each product by itself, as it was before folding."""
-        for index in np.ndindex(*self.full[:-2]):
+        scalars, batch = self.request.scalars, self.full[:-2]
+        tables = scalars.strides(len(batch))
+        for index in np.ndindex(*batch):
             parts = {
                 name: x[index] if isinstance(x, np.ndarray) else x for name, x in self.wide.items()
             }
-            blas.run(self._product(parts), parts["d"])
+            at = {name: sum(map(mul, index, strides)) for name, strides in tables.items()}
+            blas.run(self._product(parts, scalars.of_item(at)), parts["d"])
 
     @property
     def empty(self) -> bool:
@@ -270,7 +254,8 @@ class StackedProduct:
         if self.copied:
             assert self.out is not None
             self.out[...] = self.target
-        return self.target if self.out is None else self.out
+        result: Array = self.target if self.out is None else self.returned
+        return result
 
 
 # -- entries --------------------------------------------------------------------------------------
@@ -368,18 +353,16 @@ def stacked(
     """A product of stacks (or vectors) through the entry an earlier call left, or in full.
 
     Args:
-        a: as for :func:`jitgemm.gemm`, or a vector.
+        a: an array of one or more dimensions, or a handle.
         b: likewise.
-        out: likewise.
+        out: as for :func:`jitgemm.gemm`.
         others: C and bias.
         options: the other arguments of :class:`Options`, in its order.
         threads: at most this many.
         names: of A and B in messages.
     """
     (c, bias), key, known, request = others, (), None, None
-    plain = type(a) is np.ndarray or isinstance(a, Packed)
-    plain = plain and (type(b) is np.ndarray or isinstance(b, Packed))
-    call = told(options, a, b) if plain else None
+    call = told(options, a, b)
     if call is not None:
         form, given, _ = call
         if type(given) is Request:

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from jitgemm.api.batched import stacked
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import entries, key_of, remember
-from jitgemm.api.operands import Array
+from jitgemm.api.operands import Array, plain_or_packed
 from jitgemm.api.product import Options, Product
 from jitgemm.api.quantise import Requantize, with_bias
 from jitgemm.api.request import Request, data_of, told
@@ -31,7 +31,7 @@ def gemm(
     alpha: object = 1,
     beta: object = 0,
     c: object = None,
-    out: Array | None = None,
+    out: Any = None,
     bias: object = None,
     activation: object = None,
     epilogue: Callable[[Any, Any, Any], Any] | None = None,
@@ -49,6 +49,12 @@ def gemm(
 ) -> Array:
     """``f(alpha * a @ b + beta * c + bias)`` for matrices or stacks of them, in one pass.
 
+    Operands are plain memory, used where it is: arrays, memory maps, subclasses without arithmetic
+    of their own, buffers, and what speaks DLPack on the CPU, ``__array_interface__`` or
+    ``__array__``, such as tensors.  Numbers and lists become arrays.  What means more than its
+    numbers is refused, with what to pass instead: masked arrays, ``numpy.matrix``, sparse matrices,
+    tables with labels, quantities with units, tensors with a gradient or on another device.
+
     Args:
         a: ``(..., m, k)`` of any boolean, integer, float (float16 and ``ml_dtypes.bfloat16`` too)
             or complex type, any strides and byte order; or a handle from :func:`prepack_lhs`.
@@ -59,11 +65,13 @@ def gemm(
         beta: likewise.  With ``beta == 0`` C is never read.
         c: ``(..., m, n)`` of the result's type or that of its sums (float32 for 16-bit floats,
             int32 for 8-bit integers), or for stacks what broadcasts to it; needed if
-            ``beta != 0``.
-        out: array for the result; may be ``c`` itself.  If it shares memory with another operand
-            the result is computed aside and copied.
+            ``beta != 0``.  Python's own numbers, in lists, take the type of the sums.
+        out: array for the result, or other memory that can be written where it is; may be ``c``
+            itself.  If it shares memory with another operand the result is computed aside and
+            copied.
         bias: ``()``, ``(n,)`` (one number per column), ``(m, 1)`` (one per row) or ``(m, n)``; for
-            stacks anything that broadcasts to ``(..., m, n)``.
+            stacks anything that broadcasts to ``(..., m, n)``.  Types as for ``c``; a number of
+            Python, or a list of them, takes the type of the sums.
         activation: ``None``, ``"relu"``, ``"sigmoid"``, ``"tanh"``, ``"gelu"``, ``"gelu_tanh"``,
             ``"silu"``, ``"hardswish"``, :func:`leaky_relu` or :func:`clip`.
         epilogue: a function ``f(v, row, col)`` of an element and its indices, written with
@@ -77,8 +85,9 @@ def gemm(
         backend: ``"jit"``, or ``"blas"`` for SciPy's or NumPy's BLAS, on threads of its own number
             and with bits of its own.
         a_zero_point: for 8-bit integers: what stands for zero in ``a``; an integer, or ``(m,)`` or
-            ``(m, 1)`` of them, one per row.
-        b_zero_point: likewise for ``b``: an integer or ``(n,)``, one per column.
+            ``(m, 1)`` of them, one per row; for stacks anything that broadcasts to ``(..., m, 1)``.
+        b_zero_point: likewise for ``b``: an integer, ``(n,)`` or ``(1, n)``, one per column; for
+            stacks anything that broadcasts to ``(..., 1, n)``.
         requantize: for 8-bit integers: make the result 8-bit again.
         out_dtype: a type that holds the result's own, such as float32 for 16-bit floats; complex
             results keep theirs.
@@ -86,16 +95,18 @@ def gemm(
             there is one: up to twice as fast, but it treats subnormal numbers as zeros.
 
     Returns:
-        ``out``, or a new C-contiguous array: int32 for booleans and 8-bit integers, else of the
-        type that NumPy gives two such operands.  Integers are exact modulo ``2**bits`` of that
+        ``out`` itself, or a new C-contiguous array: int32 for booleans and 8-bit integers, else of
+        the type that NumPy gives two such operands.  Integers are exact modulo ``2**bits`` of that
         type.
 
     Raises:
         TypeError: an element type that is not supported, or types that differ; an argument of
-            another kind than named above; a function that cannot be traced.
-        ValueError: shapes that do not fit, a read-only or self-overlapping ``out``, ``beta``
-            without ``c``, an unknown ``activation``, ``threads`` not between 1 and 1024, a handle
-            packed for another instruction set, ``"strict"`` where a BLAS computes the product.
+            another kind than named above, or one that means more than its numbers; a function
+            that cannot be traced.
+        ValueError: shapes that do not fit, numbers beyond their type, a read-only or
+            self-overlapping ``out``, ``beta`` without ``c``, an unknown ``activation``, ``threads``
+            not between 1 and 1024, a handle packed for another instruction set, ``"strict"`` where
+            a BLAS computes the product.
         MemoryError: scratch beyond the address space.
         IsaError: ``JITGEMM_ISA`` names a set that is unknown or that this machine lacks.
     """
@@ -113,8 +124,12 @@ def _gemm(
     call = None
     if type(a) is _ARRAY and (type(b) is _ARRAY or type(b) is PackedRhs) and a.ndim == b.ndim == 2:
         call = told(options, a, b)
-    elif _is_deep(a, b):
-        return stacked(a, b, out, others, options, count)
+    else:
+        a = a if type(a) is _ARRAY else plain_or_packed("a", a)
+        b = b if type(b) is _ARRAY else plain_or_packed("b", b)
+        # A prepacked left operand has an entry among those of stacks.
+        if a.ndim > 2 or b.ndim > 2 or (type(a) is PackedLhs and type(b) is _ARRAY):
+            return stacked(a, b, out, others, options, count)
     (c, bias), key, known, request = others, (), None, None
     if call is not None:
         form, given, dtype = call
@@ -140,11 +155,3 @@ def _gemm(
     if key and known is None:
         remember(key, product, count)
     return product.run(count)
-
-
-def _is_deep(a: Any, b: Any) -> bool:
-    """Whether a product has an entry among those of stacks, as one of prepacked left operands."""
-    try:
-        return a.ndim > 2 or b.ndim > 2 or (type(a) is PackedLhs and type(b) is _ARRAY)
-    except AttributeError:
-        return np.ndim(a) > 2 or np.ndim(b) > 2

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jitgemm.api.batched import stack_shape
 from jitgemm.api.kinds import NUMPY, number_of, result_type
-from jitgemm.api.operands import Array, describe, overlaps_itself
+from jitgemm.api.operands import Array, describe, overlaps_itself, stack_shape
 from jitgemm.errors import message
 from jitgemm.isa.types import BF16
 

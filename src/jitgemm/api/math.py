@@ -23,6 +23,11 @@ NaN gives NaN.  Infinities, zeros and overflow give the limit of the function: `
 ``log(0) == -inf``, and ``gelu``, ``gelu_tanh``, ``silu`` and ``hardswish`` of -inf are -0, where
 their formulas would give NaN.  ``minimum`` and ``maximum`` are NaN if one operand is; of two equal
 operands (zeros of two signs) they give the second.
+
+On arrays :func:`erf` takes real numbers of up to 64 bits and :func:`sigmoid` complex ones and long
+doubles too; results are of their argument's type, float64 for integers.  They and :func:`where`
+refuse with a ``TypeError`` what means more than its numbers (masked arrays, labels, units); the
+others do with it what NumPy's functions do.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgemm.api.meaning import check_plain
 from jitgemm.api.reference import erf_array, sigmoid_array
 from jitgemm.api.tracing import Condition, Value, apply, where_traced
 
@@ -41,6 +47,7 @@ __all__ = [
 
 
 _TRACED = (Value, Condition)
+_PROTOCOL = "__array_function__"
 
 
 def _unary(name: str, x: Any, on_arrays: Callable[[Any], Any]) -> Any:
@@ -73,7 +80,7 @@ def tanh(x: Any) -> Any:
 
 
 def erf(x: Any) -> Any:
-    """The error function."""
+    """The error function of real numbers."""
     return _unary("erf", x, erf_array)
 
 
@@ -101,4 +108,8 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     """``x`` where the condition holds, else ``y``."""
     if any(isinstance(a, _TRACED) for a in (condition, x, y)):
         return where_traced(condition, x, y)
+    for name, a in (("condition", condition), ("x", x), ("y", y)):
+        # NumPy's function drops masks and labels, unless their class has one of its own.
+        if getattr(type(a), _PROTOCOL, None) in (None, np.ndarray.__array_function__):
+            check_plain(name, a)
     return np.where(condition, x, y)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jitgemm.api.kinds import TYPES, Number, number_of
+from jitgemm.api.meaning import DEEPEST, check_plain
 from jitgemm.errors import message
+from jitgemm.runtime.dlpack import bfloat16_bits
 from jitgemm.runtime.packed import Packed, PackedRhs
 
 __all__ = [
     "Array", "Number", "check_output", "check_type", "describe", "factor", "flag",
-    "misplaced", "native", "new_result", "number_of", "operand", "overlaps_itself", "scalar",
+    "in_place", "is_weak", "misplaced", "native", "new_result", "number_of", "operand",
+    "overlaps_itself", "plain", "plain_or_packed", "scalar", "stack_shape", "weakly",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -31,23 +35,178 @@ def misplaced(name: str, handle: Packed, *, side: bool) -> str:
     return message(name, wanted, f"a {type(handle).__name__}, which is a {mine} operand")
 
 
-def operand(name: str, x: object) -> Array:
-    """``x`` as an array of a supported type (no copy of an array).
+# What arrays are made from without asking for elements one by one.
+_OFFERS = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
+
+
+_FAILURES = (TypeError, ValueError, RuntimeError, BufferError)
+
+
+def _bfloat16(x: Any) -> Array | None:
+    """A bfloat16 tensor, which NumPy cannot convert; ``None`` for anything else."""
+    if not hasattr(x, "__dlpack__"):
+        return None
+    try:
+        bits = bfloat16_bits(x)
+    except _FAILURES:
+        return None  # its conversion has said why
+    # Imported here: only such tensors need it.
+    import ml_dtypes
+
+    return None if bits is None else bits.view(ml_dtypes.bfloat16)
+
+
+def plain(name: str, x: object) -> Array:
+    """Any argument as an array: the one way in, for every function.
+
+    Memory is used where it is: arrays, memory maps, buffers, what speaks DLPack on the CPU or one
+    of NumPy's protocols.  Lists and numbers become arrays.
 
     Raises:
-        TypeError: another element type, or a handle that belongs elsewhere.
+        TypeError: it means more than its numbers (see :mod:`jitgemm.api.meaning`), or refuses.
+        ValueError: a list of unequal parts.
+    """
+    if type(x) is np.ndarray:
+        return x
+    check_plain(name, x)
+    try:
+        if hasattr(x, "__dlpack__") and not any(hasattr(x, offer) for offer in _OFFERS):
+            array = np.from_dlpack(x)
+        else:
+            array = np.asanyarray(x)
+    except _FAILURES as e:
+        halves = _bfloat16(x)
+        if halves is not None:
+            return halves
+        # A list of unequal parts is a wrong value; what an object says of itself is about its type.
+        error = ValueError if isinstance(x, (list, tuple)) else TypeError
+        reason = (str(e) or type(e).__name__).splitlines()[0]
+        raise error(message(name, "an array", f"{type(x).__name__}: {reason}")) from e
+    if type(array) is not np.ndarray and array is not x:
+        # What a conversion has made may mean something as well.
+        check_plain(name, array)
+    return np.asarray(array)
+
+
+def plain_or_packed(name: str, x: object) -> Any:
+    """As :func:`plain`, but for prepacked operands, which stay what they are."""
+    return x if isinstance(x, Packed) else plain(name, x)
+
+
+def _leaves(x: object, depth: int = 0) -> Iterator[object]:
+    """The elements of lists in lists; deeper ones than arrays can be are elements themselves."""
+    if isinstance(x, (list, tuple)) and depth < DEEPEST:
+        for y in x:
+            yield from _leaves(y, depth + 1)
+    else:
+        yield x
+
+
+def _is_python(x: object) -> bool:
+    number = isinstance(x, (int, float, complex))
+    return number and not isinstance(x, (bool, np.generic))
+
+
+def is_weak(x: object) -> bool:
+    """Whether ``x`` is a number of Python or a list of them, whose type is its neighbours'."""
+    kind = type(x)
+    if kind is np.ndarray or x is None:
+        return False
+    if kind is list or kind is tuple:
+        return all(_is_python(y) for y in _leaves(x))
+    return _is_python(x)
+
+
+def weakly(name: str, x: object, *types: np.dtype) -> Array:
+    """As :func:`plain`; numbers of Python in the first of ``types`` that holds them.
+
+    They promote as in NumPy 2: an ``int`` fits every type that reaches as far, a ``float`` every
+    float, a ``complex`` complex types.  Numbers and arrays of NumPy keep their type.
+
+    Raises:
+        TypeError: a fraction for integers, a complex number for reals.
+        ValueError: an integer beyond all types.
+    """
+    if not is_weak(x):
+        return plain(name, x)
+    leaves, first = list(_leaves(x)), types[0]
+    for kind, allowed in ((complex, "c"), (float, "fc")):
+        found = next((y for y in leaves if isinstance(y, kind)), None)
+        if found is not None and first.kind not in allowed:
+            raise TypeError(message(name, f"{first} elements", f"{np.dtype(kind)} ({found!r})"))
+    dtype = first
+    if first.kind in "iu":
+        dtype = _first_that_holds(name, leaves, types)
+    try:
+        # A float beyond its type is infinite, as a factor of the product is.
+        with np.errstate(over="ignore"):
+            return np.array(x, dtype)
+    except OverflowError:
+        raise ValueError(message(name, "numbers a double can hold", "a larger one")) from None
+    except ValueError as e:
+        raise ValueError(message(name, "an array", "a list of unequal parts")) from e
+
+
+def _first_that_holds(name: str, numbers: list[Any], types: tuple[np.dtype, ...]) -> np.dtype:
+    """The first integer type that reaches as far as some numbers of Python."""
+    least, most = min(numbers, default=0), max(numbers, default=0)
+    for dtype in types:
+        if np.iinfo(dtype).min <= least and most <= np.iinfo(dtype).max:
+            return dtype
+    worst = most if most > np.iinfo(types[0]).max else least
+    raise ValueError(message(name, f"numbers of {types[0]}", worst))
+
+
+def operand(name: str, x: object, *types: np.dtype) -> Array:
+    """``x`` as an array of a supported type (no copy of an array).
+
+    Numbers of Python become ``types``, if there are any.
+
+    Raises:
+        TypeError: another element type, a handle that belongs elsewhere, or as :func:`plain`.
         ValueError: fewer than two dimensions.
     """
     if isinstance(x, Packed):
         raise TypeError(misplaced(name, x, side=name in ("a", "b")))
-    array = np.asarray(x)
+    array = weakly(name, x, *types) if types else plain(name, x)
     if number_of(array.dtype) is None:
-        raise TypeError(message(name, TYPES, array.dtype))
+        alone = array.ndim == 0 and array.dtype == object
+        raise TypeError(
+            message(
+                name, TYPES, f"object ({type(array.item()).__name__})" if alone else array.dtype
+            )
+        )
     if array.ndim < 2:
         raise ValueError(
             message(name, "a matrix (2 or more dimensions)", f"{array.ndim} dimensions")
         )
     return array
+
+
+def stack_shape(
+    a: Array | Packed, b: Array | Packed, names: tuple[str, str] = ("a", "b")
+) -> tuple[int, ...]:
+    """The shape of ``a @ b`` under NumPy's rules.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    first, second = names
+    for name, x in ((first, a), (second, b)):
+        if x.ndim == 0:
+            raise ValueError(message(name, "at least 1 dimension", "a scalar"))
+    k, depth = a.shape[-1], b.shape[-2 if b.ndim > 1 else 0]
+    if k != depth:
+        expected = f"{k} rows, because {first} has shape {tuple(a.shape)}"
+        raise ValueError(message(second, expected, describe(b)))
+    batch: tuple[int, ...] = ()
+    try:
+        if a.ndim > 2 or b.ndim > 2:
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        expected = f"leading axes that broadcast with {tuple(a.shape)}"
+        raise ValueError(message(second, expected, f"shape {tuple(b.shape)}")) from None
+    return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ()))
 
 
 def check_type(name: str, dtype: np.dtype, like: np.dtype) -> None:
@@ -151,15 +310,35 @@ def new_result(shape: tuple[int, ...], dtype: np.dtype) -> Array:
         ) from e
 
 
+def in_place(name: str, out: object) -> Array:
+    """The memory of ``out`` itself as an array.
+
+    Raises:
+        TypeError: there is none, or it cannot be known that it is.
+    """
+    if isinstance(out, np.ndarray):
+        return plain(name, out)
+    expected = "a numpy array, or other memory that can be written where it is"
+    if isinstance(out, (list, tuple)):
+        raise TypeError(message(name, expected, type(out).__name__))
+    # Two conversions in one place are views of the object's memory; a copy lies elsewhere.
+    first, second = plain(name, out), plain(name, out)
+    if (
+        first.dtype != object
+        and first.__array_interface__["data"] == (second.__array_interface__["data"])
+    ):
+        return first
+    raise TypeError(message(name, expected, type(out).__name__))
+
+
 def check_output(name: str, out: object, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Make sure a result of ``shape`` and ``dtype`` can be written to ``out``.
 
     Raises:
-        TypeError: not an array, or another element type.
+        TypeError: no memory that can be written in place, or another element type.
         ValueError: wrong shape, read-only, or overlapping itself.
     """
-    if not isinstance(out, np.ndarray):
-        raise TypeError(message(name, "a numpy array", type(out).__name__))
+    out = in_place(name, out)
     if number_of(out.dtype) != number_of(dtype):
         raise TypeError(message(name, f"{dtype} elements", out.dtype))
     if out.shape != shape:

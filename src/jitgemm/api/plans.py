@@ -16,7 +16,7 @@ from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import bind, enters, planned
 from jitgemm.api.gufuncs import covers
 from jitgemm.api.kinds import number_of
-from jitgemm.api.operands import Array
+from jitgemm.api.operands import Array, plain_or_packed
 from jitgemm.api.product import Options, Product
 from jitgemm.api.quantise import Requantize
 from jitgemm.api.recipes import Recipe
@@ -55,15 +55,14 @@ class _Bound:
                 # Calls like this one have left an entry.
                 o = self.options
                 return stacked(a, b, out, (o.c, o.bias), self.values, self.threads)
+        a, b = plain_or_packed("a", a), plain_or_packed("b", b)
         for name, x in (("a", a), ("b", b)):
-            shape = x.shape if isinstance(x, Packed) else np.shape(x)
-            if shape != self.shapes[name]:
+            if x.shape != self.shapes[name]:
                 raise ValueError(
-                    message(name, f"shape {self.shapes[name]}, as planned", f"shape {shape}")
+                    message(name, f"shape {self.shapes[name]}, as planned", f"shape {x.shape}")
                 )
-            dtype = x.dtype if isinstance(x, Packed) else np.asarray(x).dtype
-            if number_of(dtype) != number_of(self.dtypes[name]):
-                raise TypeError(message(name, f"{self.dtypes[name]} elements, as planned", dtype))
+            if number_of(x.dtype) != number_of(self.dtypes[name]):
+                raise TypeError(message(name, f"{self.dtypes[name]} elements, as planned", x.dtype))
         return Product(a, b, out, self.options).run(self.threads)
 
 
@@ -128,10 +127,10 @@ class Plan(functools.partial):  # type: ignore[type-arg]
 
 
 def plan(
-    a: object,
-    b: object,
+    a: Any,
+    b: Any,
     *,
-    out: Array | None = None,
+    out: Any = None,
     alpha: object = 1,
     beta: object = 0,
     c: object = None,
@@ -153,7 +152,8 @@ def plan(
     """Plan a product for operands like these, to be called as ``p(a, b, out)``.
 
     Args:
-        a: an array with the shape, strides and type to come.
+        a: an array, or other memory that :func:`gemm` takes, with the shape, strides and type to
+            come.
         b: likewise; may be a handle from :func:`prepack_rhs`, which the plan is then bound to.
         out: likewise; ``None``: as the new array of a call without one.
         alpha: as for :func:`gemm`.
@@ -191,13 +191,12 @@ def _again(recipe: Recipe) -> Plan:
     return plan(*operands, **arguments)
 
 
-def _made(a: object, b: object, out: Array | None, options: Options, count: int) -> Plan:
-    if options.plain and not (isinstance(a, Packed) or isinstance(b, Packed)):
-        left, right = np.asarray(a), np.asarray(b)
-        if not covers(left, right):
-            note = f"delegated to numpy.matmul: {left.dtype} @ {right.dtype} has no kernel"
-            return _without_kernel(functools.partial(_delegate, count), note)
-        a, b = left, right
+def _made(a: Any, b: Any, out: Array | None, options: Options, count: int) -> Plan:
+    a, b = plain_or_packed("a", a), plain_or_packed("b", b)
+    handles = isinstance(a, Packed) or isinstance(b, Packed)
+    if options.plain and not handles and not covers(a, b):
+        note = f"delegated to numpy.matmul: {a.dtype} @ {b.dtype} has no kernel"
+        return _without_kernel(functools.partial(_delegate, count), note)
     if is_stack(a, b, plain=options.plain):
         stack = BoundStack(a, b, out, options, count)
         made = Plan(stack)

@@ -26,7 +26,7 @@ def prepack_rhs(b: object, *, conj: bool = False, allow_bf16_dot: bool = False) 
     """Pack a right operand once, for many products.
 
     Args:
-        b: ``(k, n)``, any type that :func:`gemm` takes, any strides.
+        b: ``(k, n)``, any type and kind of memory that :func:`gemm` takes, any strides.
         conj: pack the complex conjugate.
         allow_bf16_dot: pack bfloat16 for products that allow it too.
 
@@ -45,7 +45,7 @@ def prepack_lhs(a: object, *, conj: bool = False, allow_bf16_dot: bool = False) 
     """Pack a left operand once, for many products.
 
     Args:
-        a: ``(m, k)``, any type that :func:`gemm` takes, any strides.
+        a: ``(m, k)``, any type and kind of memory that :func:`gemm` takes, any strides.
         conj: pack the complex conjugate.
         allow_bf16_dot: pack bfloat16 for products that allow it too.
 

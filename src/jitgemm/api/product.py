@@ -9,7 +9,7 @@ import numpy as np
 
 from jitgemm.api import blas
 from jitgemm.api.keeping import keep
-from jitgemm.api.kinds import number_of
+from jitgemm.api.kinds import Number, number_of
 from jitgemm.api.operands import (
     Array,
     check_output,
@@ -18,6 +18,7 @@ from jitgemm.api.operands import (
     native,
     new_result,
     operand,
+    weakly,
 )
 from jitgemm.api.quantise import with_bias
 from jitgemm.api.request import Options, Request, request_of
@@ -39,7 +40,7 @@ from jitgemm.runtime.packed import (
     layout_for,
 )
 
-__all__ = ["Options", "Product", "executable_for"]
+__all__ = ["Options", "Product", "executable_for", "sums_of"]
 
 _KEPT = 512
 _cache: dict[tuple[Any, ...], Executable] = {}
@@ -63,12 +64,24 @@ def executable_for(problem: Problem, threads: int) -> Executable:
     return found
 
 
+def sums_of(a: np.dtype, b: np.dtype, result: np.dtype) -> Number:
+    """What the sums of a product are formed in, of types that :func:`number_of` knows."""
+    (x, _), (y, _), (out, parts) = (_number(t) for t in (a, b, result))
+    return sum_type(Types(x, y, out, out, out)), parts
+
+
+def _number(dtype: np.dtype) -> Number:
+    number = number_of(dtype)
+    assert number is not None
+    return number
+
+
 class Product:
     """``act(alpha * a @ b + beta * c + bias)`` for matrices, with every argument checked."""
 
     __slots__ = ("a", "b", "bias", "blas", "c", "dtype", "element", "epilogue", "k", "m", "mixed",
-                 "n", "out", "parts", "scalars", "strict", "sum_dtype",
-                 "workspace")  # fmt: skip
+                 "n", "out", "parts", "returned", "scalars", "strict",
+                 "sum_dtype", "workspace")  # fmt: skip
 
     def __init__(
         self,
@@ -119,19 +132,16 @@ class Product:
         # Last: everything about the epilogue is known.
         self._settle_types(bf16_dot=request.bf16_dot)
         self._check_packed()
-        self.out = None
+        self.out: Array | None = None
+        # What the caller gets back: the very object, if the result goes into its memory.
+        self.returned: Any = out
         if out is not None:
             self.out = check_output("out", out, (self.m, self.n), self.dtype)
 
     def _take_types(self, request: Request) -> None:
         """Types of the result and of the sums."""
-        left, right = number_of(self.a.dtype), number_of(self.b.dtype)
-        number = number_of(request.dtype)
-        assert left is not None
-        assert right is not None
-        assert number is not None
-        self.dtype, (out, self.parts) = request.dtype, number
-        self.element = sum_type(Types(left[0], right[0], out, out, out))
+        self.dtype = request.dtype
+        self.element, self.parts = sums_of(self.a.dtype, self.b.dtype, request.dtype)
         self.sum_dtype = element_dtype(self.element, self.parts)
 
     def _settle_types(self, *, bf16_dot: bool) -> None:
@@ -172,7 +182,7 @@ class Product:
             if self.scalars.beta != 0:
                 raise ValueError(message("c", "a matrix, because beta is not 0", "None"))
             return None
-        array = _matrix("c", c)
+        array = _matrix("c", c, self.sum_dtype, self.dtype)
         self._check_other("c", array.dtype)
         if array.shape != (self.m, self.n):
             raise ValueError(message("c", f"shape {(self.m, self.n)}", f"shape {array.shape}"))
@@ -187,7 +197,7 @@ class Product:
         """The bias as a matrix that broadcasts, and along which axes it varies."""
         if bias is None:
             return None, Bias.NONE
-        array = np.asarray(bias)
+        array = weakly("bias", bias, self.sum_dtype, self.dtype)
         self._check_other("bias", array.dtype)
         m, n = self.m, self.n
         shapes = f"() or ({n},), one per column, ({m}, 1), one per row, or ({m}, {n})"
@@ -222,13 +232,12 @@ class Product:
         shape, out = (self.m, self.n), self.out
         if out is None:
             return new_result(shape, self.dtype), False
-        plain = out.view(np.ndarray)
         inputs = [x for x in (self.a, self.b, self.bias) if isinstance(x, np.ndarray)]
-        if self.c is not None and not self._in_place(plain):
+        if self.c is not None and not self._in_place(out):
             inputs.append(self.c)
-        if any(np.may_share_memory(plain, x) for x in inputs):
+        if any(np.may_share_memory(out, x) for x in inputs):
             return new_result(shape, self.dtype), True
-        return plain, False
+        return out, False
 
     def _in_place(self, target: Array) -> bool:
         c = self.c
@@ -291,7 +300,8 @@ class Product:
         if copy:
             assert self.out is not None
             self.out[...] = target
-        return target if self.out is None else self.out
+        result: Array = target if self.out is None else self.returned
+        return result
 
 
 def _packed_layout(types: Types, element: ElementType, parts: int) -> Layout:
@@ -302,8 +312,8 @@ def _packed_layout(types: Types, element: ElementType, parts: int) -> Layout:
     return layout_for(GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts, how), 0, 0)
 
 
-def _matrix(name: str, x: object) -> Array:
-    array = operand(name, x)
+def _matrix(name: str, x: object, *types: np.dtype) -> Array:
+    array = operand(name, x, *types)
     if array.ndim != 2:
         raise ValueError(message(name, "a matrix (2 dimensions)", f"{array.ndim} dimensions"))
     return array

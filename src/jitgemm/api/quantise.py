@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from jitgemm.api.operands import plain, weakly
 from jitgemm.errors import message
 from jitgemm.kernels.spec import Scale
 
@@ -16,6 +17,7 @@ __all__ = ["BOUNDS", "NARROW", "Requantize", "with_bias", "zero_points"]
 BOUNDS = {np.dtype(np.int8): (-128, 127), np.dtype(np.uint8): (0, 255)}
 """The least and the greatest number of the types that have zero points."""
 NARROW = tuple(BOUNDS)
+_INT32 = np.dtype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,10 +29,11 @@ class Requantize:
 
     Args:
         scale: positive and finite: a scalar; ``(n,)`` or ``(1, n)``, one per column; or ``(m, 1)``,
-            one per row.
+            one per row; for stacks anything that broadcasts to ``(..., 1, n)`` or ``(..., m, 1)``.
         zero_point: an integer of the result's type.
         dtype: ``numpy.int8`` or ``numpy.uint8``.
-        bias: int32, a scalar, ``(n,)``, ``(m, 1)`` or ``(m, n)``; added before scaling.
+        bias: int32, a scalar, ``(n,)``, ``(m, 1)`` or ``(m, n)``, for stacks anything that
+            broadcasts; added before scaling.
 
     Raises:
         TypeError: another ``dtype``, numbers of another kind.
@@ -48,7 +51,7 @@ class Requantize:
         object.__setattr__(self, "scale", _scales(self.scale))
         object.__setattr__(self, "zero_point", _zero("zero_point", self.zero_point, self.type))
         if self.bias is not None:
-            bias = np.asarray(self.bias)
+            bias = weakly("bias", self.bias, _INT32)
             if bias.dtype.kind not in "iu":
                 raise TypeError(message("bias", "int32 elements", bias.dtype))
             object.__setattr__(self, "bias", _as_int32("bias", bias))
@@ -62,8 +65,12 @@ class Requantize:
         """The result's type."""
         return np.dtype(self.dtype)
 
-    def along(self, m: int, n: int) -> tuple[NDArray[np.float64], Scale]:
-        """Scales side by side, and along which axis of an ``(m, n)`` product they vary.
+    def along(
+        self, m: int, n: int, batch: tuple[int, ...] = ()
+    ) -> tuple[NDArray[np.float64], Scale]:
+        """Scales side by side, and along which axis of ``(..., m, n)`` products they vary.
+
+        Those that differ between the products of a stack have batch axes before that one.
 
         Raises:
             ValueError: there are more or fewer of them.
@@ -71,11 +78,15 @@ class Requantize:
         scales = np.asarray(self.scale)
         if scales.size == 1:
             return scales.reshape(1), Scale.ROW
-        if scales.shape in ((n,), (1, n)):
-            return scales.reshape(n), Scale.COLUMN
-        if scales.shape == (m, 1):
-            return scales.reshape(m), Scale.ROW
+        for item, kind in (((m, 1), Scale.ROW), ((1, n), Scale.COLUMN)):
+            # One axis is that of the columns.
+            if scales.ndim > 1 or kind is Scale.COLUMN:
+                found = _side_by_side(scales, item, batch)
+                if found is not None:
+                    return found, kind
         expected = f"a scalar, shape ({n},), (1, {n}) or ({m}, 1)"
+        if batch:
+            expected += f", or one that broadcasts to {(*batch, m, 1)} or {(*batch, 1, n)}"
         raise ValueError(message("requantize.scale", expected, f"shape {scales.shape}"))
 
 
@@ -103,11 +114,9 @@ def _narrow_type(dtype: DTypeLike) -> np.dtype:
 
 
 def _scales(scale: ArrayLike) -> NDArray[np.float64]:
-    given = np.asarray(scale)
+    given = plain("scale", scale)
     if given.dtype.kind not in "fiu":
         raise TypeError(message("scale", "real numbers", given.dtype))
-    if given.ndim > 2:
-        raise ValueError(message("scale", "at most 2 dimensions", f"{given.ndim} dimensions"))
     scales = np.array(given, np.float64, order="C")
     if not (np.isfinite(scales) & (scales > 0)).all():
         raise ValueError(message("scale", "positive finite numbers", "others"))
@@ -118,32 +127,39 @@ def _scales(scale: ArrayLike) -> NDArray[np.float64]:
 def _as_int32(name: str, x: NDArray[Any]) -> NDArray[np.int32]:
     info = np.iinfo(np.int32)
     if x.size and (int(x.min()) < info.min or int(x.max()) > info.max):
-        raise ValueError(message(name, "numbers of 32 bits", "larger ones"))
+        raise ValueError(message(name, "numbers of int32", "larger ones"))
     result = np.array(x, np.int32)
     result.flags.writeable = False
     return result
 
 
 def _zero(name: str, x: object, dtype: np.dtype) -> int:
-    array = np.asarray(x)
+    array = np.zeros(1, int) if type(x) is int else plain(name, x)
     if array.dtype.kind not in "iu" or array.size != 1:
         raise TypeError(message(name, "an integer", type(x).__name__))
-    value, (low, high) = int(array.reshape(())), BOUNDS[dtype]
+    value, (low, high) = x if type(x) is int else int(array.reshape(())), BOUNDS[dtype]
     if not low <= value <= high:
         raise ValueError(message(name, f"a number of {dtype}", value))
     return value
 
 
 def zero_points(
-    name: str, x: object, dtype: np.dtype, shapes: tuple[tuple[int, ...], ...]
+    name: str,
+    x: object,
+    dtype: np.dtype,
+    item: tuple[int, int],
+    batch: tuple[int, ...] = (),
 ) -> NDArray[np.int32] | None:
     """Zero points side by side: one for all, or one per row or column; ``None`` if all are 0.
+
+    Those that differ between the products of a stack have batch axes before that of their own.
 
     Args:
         name: of the argument.
         x: what was passed for it.
         dtype: the operand's type, whose numbers they are.
-        shapes: what a vector of them may look like.
+        item: ``(m, 1)`` for A, ``(1, n)`` for B.
+        batch: leading axes of a stack's result.
 
     Raises:
         TypeError: no integers, or an operand that has no zero points.
@@ -151,18 +167,58 @@ def zero_points(
     """
     if x is None or (type(x) is int and x == 0):
         return None
-    array = np.asarray(x)
+    low, high = BOUNDS.get(dtype, (0, 0))
+    if type(x) is int and low <= x <= high:
+        return np.array((x,), np.int32)
+    array = plain(name, x)
     if array.dtype.kind not in "iu":
+        # An integer of Python may be beyond every integer type of NumPy.
+        if array.dtype == object and all(type(y) is int for y in array.flat):
+            raise ValueError(message(name, f"numbers of {dtype}", "others"))
         raise TypeError(message(name, "integers", array.dtype))
     if dtype not in NARROW:
         raise TypeError(message(name, f"None, because the operand is {dtype}", "zero points"))
-    low, high = BOUNDS[dtype]
-    if type(x) is int and low <= x <= high:
-        return np.array((x,), np.int32)
-    if array.size != 1 and array.shape not in shapes:
-        known = " or ".join(map(str, shapes))
+    points = _side_by_side(array, item, batch)
+    if points is None:
+        known = f"({item[0] * item[1]},) or {item}"
+        if batch:
+            known += f" or one that broadcasts to {(*batch, *item)}"
         raise ValueError(message(name, f"a scalar or shape {known}", f"shape {array.shape}"))
     if array.size and (int(array.min()) < low or int(array.max()) > high):
         raise ValueError(message(name, f"numbers of {dtype}", "others"))
-    points = array.reshape(-1).astype(np.int32)
-    return points if points.any() else None
+    return points.astype(np.int32, order="C") if array.any() else None
+
+
+def _side_by_side(
+    x: NDArray[Any], item: tuple[int, int], batch: tuple[int, ...]
+) -> NDArray[Any] | None:
+    """One number for all, one per row or column, or ``(..., m)`` or ``(..., n)`` of them.
+
+    They have batch axes from the first on along which they differ.
+
+    Args:
+        x: the numbers as given.
+        item: ``(m, 1)`` or ``(1, n)``.
+        batch: leading axes of a stack's result.
+
+    Returns:
+        ``None`` for another shape; else an array in one piece.
+    """
+    count = item[0] * item[1]
+    if x.size == 1:
+        return x.reshape(1)
+    if x.shape in ((count,), item):
+        return x.reshape(count)
+    if x.ndim < 3 or not _broadcasts(x.shape, (*batch, *item)):
+        return None
+    lead = x.shape[:-2]
+    first = next((i for i, n in enumerate(lead) if n != 1), len(lead))
+    wide = np.broadcast_to(x, (*lead, *item))
+    return np.ascontiguousarray(wide.reshape(*lead[first:], count))
+
+
+def _broadcasts(shape: tuple[int, ...], wide: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, wide) == wide
+    except ValueError:
+        return False

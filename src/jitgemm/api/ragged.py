@@ -14,7 +14,14 @@ from jitgemm.api.batched import shares
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import key_of, lasting_key, table_scalars
 from jitgemm.api.keeping import keep
-from jitgemm.api.operands import Array, new_result
+from jitgemm.api.operands import (
+    Array,
+    in_place,
+    is_weak,
+    new_result,
+    plain,
+    plain_or_packed,
+)
 from jitgemm.api.product import Options, Product, executable_for
 from jitgemm.api.quantise import Requantize, with_bias
 from jitgemm.api.request import Request, Told, data_of, told
@@ -103,7 +110,9 @@ def _operands(a: Any, b: Any) -> tuple[list[Any], list[Any]]:
     if count is None:
         raise TypeError(message("a", "a list, or b one", type(a).__name__))
     left, right = (
-        [x] * count if isinstance(x, (np.ndarray, Packed)) else _listed(name, x, count)
+        _listed(name, x, count)
+        if x is None or isinstance(x, (list, tuple))
+        else [plain_or_packed(name, x)] * count
         for name, x in (("a", a), ("b", b))
     )
     return left, right
@@ -116,13 +125,24 @@ def _at(x: Any) -> int:
     return numpy_abi.data_address(x)
 
 
+def _taken(name: str, x: Any) -> Any:
+    """An operand as an array, if it is not to take the type of its product's."""
+    if type(x) is np.ndarray or x is None or isinstance(x, Packed):
+        return x
+    if name == "out":
+        return in_place(name, x)
+    return x if name in ("c", "bias") and is_weak(x) else plain(name, x)
+
+
 class _Problem:
     """One product of the list, checked."""
 
-    __slots__ = ("call", "copied", "data", "given", "key", "product", "ready", "request", "target")
+    __slots__ = ("call", "copied", "data", "given", "key", "product", "ready", "request",
+                 "returned", "target")  # fmt: skip
 
     def __init__(self, given: dict[str, Any], call: _Call) -> None:
-        self.given, self.call = given, call
+        self.given, self.call = {name: _taken(name, x) for name, x in given.items()}, call
+        self.returned = given["out"]
         self.request: Request | None = None
         self.product: Product | None = None
         self.data: Request | Factors | None = None
@@ -162,7 +182,7 @@ class _Problem:
         c = self.given["c"]
         if c is not None and not self.in_place:
             arrays.append(c)
-        return [np.asarray(x) for x in arrays if not isinstance(x, Packed)]
+        return [x for x in arrays if isinstance(x, np.ndarray)]
 
     @property
     def in_place(self) -> bool:
@@ -179,7 +199,7 @@ class _Problem:
         if self.copied and self.product is None:
             self.product = self._product()
         if out is not None and not self.copied:
-            self.target = out.view(np.ndarray)
+            self.target = out
             return
         if self.product is not None:
             self.target = new_result((self.product.m, self.product.n), self.product.dtype)
@@ -255,15 +275,14 @@ class _Problem:
         spans = product.spans(target, executable)
         executable.run(spans, product.scalars, product.workspace)
 
-    def finish(self) -> Array:
+    def finish(self) -> Any:
         """The result."""
         assert self.target is not None
-        out: Array | None = self.given["out"]
-        if out is None:
+        if self.returned is None:
             return self.target
         if self.copied:
-            out[...] = self.target
-        return out
+            self.given["out"][...] = self.target
+        return self.returned
 
 
 def _bounds(arrays: list[Array]) -> np.ndarray:
@@ -324,7 +343,7 @@ def gemm_batched(
     alpha: object = 1,
     beta: object = 0,
     c: Sequence[Any] | None = None,
-    out: Sequence[Array | None] | None = None,
+    out: Sequence[Any] | None = None,
     bias: Sequence[Any] | None = None,
     activation: object = None,
     epilogue: Callable[[Any, Any, Any], Any] | None = None,
@@ -352,8 +371,9 @@ def gemm_batched(
         alpha: as for :func:`gemm`, for all products.
         beta: as for :func:`gemm`, for all products.
         c: ``None``, or a list as long, whose entries are as for :func:`gemm`.
-        out: ``None``, or a list of arrays or ``None``; they must not share memory with one another.
-            One that shares memory with an operand of any product is computed aside and copied.
+        out: ``None``, or a list as long, whose entries are ``None`` or as for :func:`gemm`; they
+            must not share memory with one another.  One that shares memory with an operand of any
+            product is computed aside and copied.
         bias: ``None``, or a list as long, whose entries are as for :func:`gemm`.
         activation: as for :func:`gemm`.
         epilogue: as for :func:`gemm`.

@@ -8,43 +8,81 @@ from typing import Any
 
 import numpy as np
 
+from jitgemm.api.kinds import number_of
+from jitgemm.api.operands import is_weak, plain, weakly
+from jitgemm.errors import message
 from jitgemm.isa.ops import FUSED_OPS
 from jitgemm.kernels.expression import OPERATIONS, Program
 
 __all__ = ["erf_array", "reference", "sigmoid_array"]
 
+_REALS = "real numbers of up to 64 bits"
+_OTHERS = "gFDG"
+"""Type codes of long doubles and complex numbers, for functions that NumPy's arithmetic gives."""
 
-def _floating(x: Any) -> Any:
-    """An array or NumPy scalar of float32 or float64; other numbers become float64."""
-    a = np.asarray(x)
-    return a if a.dtype.kind == "f" else a.astype(np.float64)
+
+def _argument(x: Any, expected: str, others: str) -> Any:
+    """What a function is applied to, as an array; integers and booleans become float64.
+
+    Raises:
+        TypeError: it is neither real numbers of a known type nor of ``others``, or means more than
+            its numbers.
+    """
+    if is_weak(x):
+        complex_ = bool(others) and np.iscomplexobj(x)
+        return weakly("x", x, np.dtype(np.complex128 if complex_ else np.float64))
+    a = plain("x", x)
+    number = number_of(a.dtype)
+    if a.dtype.char not in others and (number is None or number[1] == 2):
+        raise TypeError(message("x", expected, a.dtype))
+    if a.dtype.kind in "biu":
+        return a.astype(np.float64)
+    return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
 
 
 def _result(x: Any, like: Any) -> Any:
     """In the type of ``like``; a number for a number."""
-    out = np.asarray(x, like.dtype)
+    out = np.asarray(x).astype(like.dtype)
     return out[()] if out.ndim == 0 else out
 
 
 def erf_array(x: Any) -> Any:
-    """The error function of an array, in its type."""
-    a = _floating(x)
-    return _result(np.vectorize(math.erf, otypes=[np.float64])(a), a)
+    """The error function of an array of real numbers, in its type.
 
-
-def _erfc(x: Any) -> Any:
-    return np.vectorize(math.erfc, otypes=[np.float64])(x)
+    Raises:
+        TypeError: other elements.
+    """
+    a = _argument(x, _REALS, "")
+    return _result(_FUNCTIONS["erf"](a.astype(np.float64)), a)
 
 
 def sigmoid_array(x: Any) -> Any:
-    """The logistic function of an array, in its type, accurate on the left."""
-    a = _floating(x)
-    return _result(_sigmoid(a.astype(np.float64)), a)
+    """The logistic function of an array of real or complex numbers, in its type.
+
+    Raises:
+        TypeError: other elements.
+    """
+    a = _argument(x, "real or complex numbers", _OTHERS)
+    if a.dtype.kind == "c":
+        return _result(_complex_sigmoid(a if a.dtype.char == "G" else a.astype(np.complex128)), a)
+    return _result(_sigmoid(a if a.dtype.char == "g" else a.astype(np.float64)), a)
 
 
 def _sigmoid(x: Any) -> Any:
     e = np.exp(-np.abs(x))
     return np.where(x < 0, e, 1.0) / (1.0 + e)
+
+
+def _complex_sigmoid(x: Any) -> Any:
+    """Without overflow on either side, as for reals."""
+    left = x.real < 0
+    with np.errstate(invalid="ignore"):  # of NaN, which gives NaN
+        e = np.exp(np.where(left, x, -x))
+        return np.where(left, e, 1.0) / (1.0 + e)
+
+
+def _erfc(x: Any) -> Any:
+    return np.vectorize(math.erfc, otypes=[np.float64])(x)
 
 
 def _gated(v: Any, sigmoidal: Any) -> Any:

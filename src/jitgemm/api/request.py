@@ -16,7 +16,7 @@ import numpy as np
 
 from jitgemm.api.activations import NAMED, resolve_activation
 from jitgemm.api.kinds import NUMPY, Number, as_type, number_of, result_type
-from jitgemm.api.operands import Array, check_type, factor, flag
+from jitgemm.api.operands import Array, check_type, factor, flag, stack_shape
 from jitgemm.api.quantise import BOUNDS, NARROW, Requantize, zero_points
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
@@ -87,7 +87,7 @@ class Request:
     """Activation and traced function as one."""
     scale: Scale
     many: bool
-    """There are zero points or scales per row or column."""
+    """There are zero points or scales per row, column or product of a stack."""
     requantize: Requantize | None
     workspace: Workspace | None
     strict: bool
@@ -115,15 +115,16 @@ def request_of(options: Options, a: Array | Packed, b: Array | Packed) -> Reques
         raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))
     strict = _choice("reproducible", options.reproducible, ("default", "strict")) == 1
     blas = _choice("backend", options.backend, ("jit", "blas")) == 1
-    zero_a = zero_points("a_zero_point", options.a_zero_point, x, ((m,), (m, 1)))
-    zero_b = zero_points("b_zero_point", options.b_zero_point, y, ((n,), (1, n)))
+    batch = _batch(options, a, b)
+    zero_a = zero_points("a_zero_point", options.a_zero_point, x, (m, 1), batch)
+    zero_b = zero_points("b_zero_point", options.b_zero_point, y, (1, n), batch)
     for name, points, other in (("a", zero_a, y), ("b", zero_b, x)):
         if points is not None and other not in NARROW:
             expected = "None, because operands are not both 8-bit"
             raise TypeError(message(f"{name}_zero_point", expected, "zero points"))
     scale, scales, rounding = Scale.NONE, None, (0.0, 0.0, 0.0)
     if requantize is not None:
-        scales, scale = requantize.along(m, n)
+        scales, scale = requantize.along(m, n, batch)
         (low, high), zero = BOUNDS[requantize.type], requantize.zero_point
         rounding = float(zero), float(low - zero), float(high - zero)
     bf16_dot = flag("allow_bf16_dot", options.allow_bf16_dot)
@@ -137,12 +138,22 @@ def request_of(options: Options, a: Array | Packed, b: Array | Packed) -> Reques
     if requantize is not None or (wanted is None and options.out_dtype is not None):
         wanted = dtype
     steps = None if program is None else program.steps
-    others = _others(conj_a, conj_b, strict, blas, bf16_dot, scale.value, *sizes)
+    tables = tuple(scalars.strides(len(batch)).items())
+    others = _others(conj_a, conj_b, strict, blas, bf16_dot, scale.value, *sizes, tables)
     form = alpha != 0, beta != 0, steps, wanted, others
     return Request(
         form, scalars, dtype, program, scale, 2 in sizes, requantize, options.workspace, strict,
         blas, bf16_dot,
     )  # fmt: skip
+
+
+def _batch(options: Options, a: Array | Packed, b: Array | Packed) -> tuple[int, ...]:
+    """Leading axes of a stack's result, if there are numbers that may differ along them."""
+    numbers = options.a_zero_point, options.b_zero_point, options.requantize
+    if (a.ndim < 3 and b.ndim < 3) or all(x is None for x in numbers):
+        return ()
+    stack_shape(a, b)
+    return np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
 
 
 def _others(*rest: Any) -> tuple[Any, ...] | None:
@@ -301,7 +312,7 @@ def _chosen(flags: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ...] |
     if names[0] not in ("default", "strict") or names[1] not in ("jit", "blas"):
         return _ODD
     strict, blas = names[0] == "strict", names[1] == "blas"
-    return _others(flags[0], flags[1], strict, blas, flags[2], Scale.NONE.value, 0, 0, 0)
+    return _others(flags[0], flags[1], strict, blas, flags[2], Scale.NONE.value, 0, 0, 0, ())
 
 
 def _asked(options: tuple[Any, ...], a: Array | Packed, b: Array | Packed) -> Told | None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-
 from jitgemm.api import blas
 from jitgemm.api.batched import StackedProduct, stacked
 from jitgemm.api.kinds import number_of
-from jitgemm.api.operands import Array
+from jitgemm.api.operands import Array, plain_or_packed
 from jitgemm.api.product import Options
 from jitgemm.errors import message
 from jitgemm.planner.batching import explain_batch
@@ -21,9 +19,9 @@ from jitgemm.runtime.packed import Packed
 __all__ = ["BoundStack", "is_stack"]
 
 
-def is_stack(a: object, b: object, *, plain: bool) -> bool:
+def is_stack(a: Array | Packed, b: Array | Packed, *, plain: bool) -> bool:
     """Whether a product is one of stacks, or of vectors in a plain product."""
-    dims = [x.ndim if isinstance(x, Packed) else np.ndim(x) for x in (a, b)]  # type: ignore[arg-type]
+    dims = a.ndim, b.ndim
     return max(dims) > 2 or (plain and min(dims) == 1)
 
 
@@ -33,14 +31,8 @@ class BoundStack:
     def __init__(self, a: Any, b: Any, out: Any, options: Options, threads: int) -> None:
         product = StackedProduct(a, b, out, options)
         self.threads = threads
-        self.dtypes = {
-            name: x.dtype if isinstance(x, Packed) else np.asarray(x).dtype
-            for name, x in (("a", a), ("b", b))
-        }
-        self.shapes = {
-            name: tuple(x.shape if isinstance(x, Packed) else np.shape(x))
-            for name, x in (("a", a), ("b", b))
-        }
+        self.dtypes = {"a": a.dtype, "b": b.dtype}
+        self.shapes = {"a": a.shape, "b": b.shape}
         self.others = options.c, options.bias
         # All but C and the bias, which come last.
         self.options = tuple(getattr(options, x.name) for x in fields(options))[:-2]
@@ -55,9 +47,9 @@ class BoundStack:
 
     def __call__(self, a: Any, b: Any, out: Array | None = None) -> Any:
         """Do it."""
+        a, b = plain_or_packed("a", a), plain_or_packed("b", b)
         for name, x in (("a", a), ("b", b)):
-            like = x if isinstance(x, Packed) else np.asarray(x)
-            shape, dtype = tuple(like.shape), like.dtype
+            shape, dtype = x.shape, x.dtype
             if shape != self.shapes[name]:
                 expected = f"shape {self.shapes[name]}, as planned"
                 raise ValueError(message(name, expected, f"shape {shape}"))

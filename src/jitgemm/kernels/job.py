@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from jitgemm.lang.record import Record
 
-__all__ = ["AHEAD", "COUNTERS", "DATA", "JOB", "STEPS", "TILE"]
+__all__ = ["AHEAD", "COUNTERS", "DATA", "JOB", "OPERANDS", "STEPS", "TABLES", "TILE"]
+
+OPERANDS = ("a", "b", "c", "d", "bias")
+"""Matrices of a product, as the job names them."""
+
+TABLES = ("zero_a", "zero_b", "scales")
+"""Numbers per row or column, likewise: each product of a stack may have its own."""
 
 # One cache line each, so that threads drawing work do not disturb those reporting it.
 COUNTERS = Record(
@@ -149,6 +155,6 @@ AHEAD = ("a", "b", "d")
 
 STEPS = Record(
     "steps",
-    *("a", "b", "c", "d", "bias"),  # bytes from one product of a stack to the next
+    *OPERANDS,  # bytes from one product of a stack to the next
     *(f"ahead_{x}" for x in AHEAD),  # bytes of a product to fetch early; 0: none
 )

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from jitgemm.kernels.job import TABLES
 from jitgemm.kernels.repeat import TOGETHER
 from jitgemm.kernels.spec import BSource
 from jitgemm.planner.choices import Context, threads_for
@@ -64,6 +65,11 @@ class BatchPlan:
     def items(self) -> int:
         """Products per run of generated code."""
         return math.prod(x.count for x in self.axes)
+
+    @property
+    def tables(self) -> bool:
+        """Products have zero points or scales of their own."""
+        return any(getattr(axis, field) for axis in self.stack.axes for field in TABLES)
 
     @property
     def packs(self) -> bool:
@@ -210,7 +216,8 @@ def make_batch_plan(problem: Problem, stack: Stack, context: Context) -> BatchPl
     most = max(1, min(_PER_TICKET // (operations + _PER_ITEM), count))
     fair = max(1, count // (_TICKETS_PER_THREAD * threads))
     per_ticket = count if threads == 1 else min(most, fair)
-    repeats = whole and _repeats(item, context)
+    tables = any(getattr(axis, field) for axis in axes for field in TABLES)
+    repeats = whole and not tables and _repeats(item, context)
     ahead = _ahead(item, inner, context, repeats=repeats)
     return BatchPlan(stack, item, outer, inner, whole, threads, per_ticket, repeats, ahead, reason)
 

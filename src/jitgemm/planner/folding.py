@@ -19,10 +19,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from jitgemm.kernels.job import OPERANDS, TABLES
+
 __all__ = ["FIELDS", "Axis", "Stack", "fold"]
 
-FIELDS = ("a", "b", "c", "d", "bias")
-"""Operands of a product, as the job record names them."""
+FIELDS = (*OPERANDS, *TABLES)
+"""What a product reads and writes, as the job record names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +37,19 @@ class Axis:
     c: int = 0
     d: int = 0
     bias: int = 0
+    zero_a: int = 0
+    zero_b: int = 0
+    scales: int = 0
 
     @property
     def strides(self) -> tuple[int, ...]:
         """The strides in the order of :data:`FIELDS`."""
-        return self.a, self.b, self.c, self.d, self.bias
+        return tuple(getattr(self, field) for field in FIELDS)
 
     @property
     def transposed(self) -> Axis:
         """The same axis where A and B have changed places."""
-        return replace(self, a=self.b, b=self.a)
+        return replace(self, a=self.b, b=self.a, zero_a=self.zero_b, zero_b=self.zero_a)
 
     def continued_by(self, outer: Axis) -> bool:
         """Whether ``outer``, with this axis inside it, is one longer axis."""

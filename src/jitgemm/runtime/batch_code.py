@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jitgemm.kernels.job import AHEAD, COUNTERS, JOB, STEPS
+from jitgemm.kernels.job import AHEAD, COUNTERS, JOB, OPERANDS, STEPS, TABLES
 from jitgemm.lang.core import Function, Int, Ptr, Var, parameters
 from jitgemm.lang.record import Record, View
 from jitgemm.planner.batching import AXES
@@ -36,6 +36,7 @@ BATCH = Record(
     "places_b",  # 1: B is packed into scratch
     "keeps",  # packing tickets to leave out where B is the one packed before; 0: pack always
     *(f"ahead_{field}" for field in AHEAD),  # bytes of a product to fetch early; 0: none
+    "tables",  # 1: products have numbers per row or column of their own
     *(f"count_{i}" for i in range(AXES)),  # outermost first
     *(f"{field}_{i}" for field in FIELDS for i in range(AXES)),  # strides in bytes
     *(f"job_{i}" for i in range(JOB.slots)),
@@ -80,7 +81,7 @@ class _Products:
         self.packed: Var[Int] = k.var(k.const(0))
         # How far the next product along the last axis is.
         self.steps = STEPS.view(k, k.scratch(STEPS.size))
-        for field in FIELDS:
+        for field in OPERANDS:
             self.steps.set(field, batch.int(f"{field}_{_LAST}"))
         for field in AHEAD:
             self.steps.set(f"ahead_{field}", batch.int(f"ahead_{field}"))
@@ -111,13 +112,18 @@ class _Products:
             count = k.min(stop - at.value, batch.int(f"count_{_LAST}") - along)
             for many in k.branches(batch.int("repeat").differs(0)):
                 if many:
-                    for field, pointer in pointers.items():
-                        job.set(field, pointer.value)
+                    for field in OPERANDS:
+                        job.set(field, pointers[field].value)
                     repeat = batch.pointer("repeat")
                     k.invoke(repeat, "void", job.ptr, self.steps.ptr, count)
                 else:
                     self._one_by_one(pointers, count, start)
             at.value = at.value + count
+
+    def _take(self, field: str, pointer: Var[Ptr], step: Int) -> None:
+        """Give the job what is next of a field."""
+        self.own.job.set(field, pointer.value)
+        pointer.value = pointer.value + step
 
     def _one_by_one(
         self, pointers: dict[str, Var[Ptr]], count: Int, start: Callable[[], None]
@@ -126,9 +132,11 @@ class _Products:
         k, own = self.k, self.own
         keeps = self.batch.int("keeps")
         for _ in k.range(0, count):
-            for field, pointer in pointers.items():
-                own.job.set(field, pointer.value)
-                pointer.value = pointer.value + self.steps.int(field)
+            for field in OPERANDS:
+                self._take(field, pointers[field], self.steps.int(field))
+            for _ in k.when(self.batch.int("tables").differs(0)):
+                for field in TABLES:
+                    self._take(field, pointers[field], self.batch.int(f"{field}_{_LAST}"))
             b = k.address(own.job.pointer("b"))
             own.begin(k.select(b.equals(self.packed.value), keeps, k.const(0)))
             self.packed.value = b

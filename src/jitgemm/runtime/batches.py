@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jitgemm.kernels.job import JOB
+from jitgemm.kernels.job import JOB, TABLES
 from jitgemm.kernels.repeat import repeat
 from jitgemm.planner.batching import AXES, BatchPlan
 from jitgemm.planner.folding import FIELDS
@@ -51,6 +51,7 @@ class BatchExecutable:
             "scratch_stride": plan.scratch_stride,
             "scratch_a": item.workspace_b,
             "places_b": int(item.workspace_b > 0),
+            "tables": int(plan.tables),
             "keeps": item.blocking.pack_chunks if plan.keeps else 0,
             **{f"count_{i}": 1 for i in range(AXES)},
             **{f"ahead_{field}": size for field, size in plan.ahead},
@@ -103,17 +104,20 @@ class BatchExecutable:
         pool, threads = self.engine.pool, self.plan.threads
         if threads > 1:
             pool.ensure(threads)
+        first = {name: span.address for name, span in spans.items()}
+        first |= {name: int(record[job_slot(name)]) for name in TABLES}
         for offsets in self.plan.offsets():
             record[BATCH.slot("cursor")] = 0
-            for name, span in spans.items():
-                record[job_slot(name)] = span.address + offsets.get(name, 0)
+            for name, at in first.items():
+                record[job_slot(name)] = at + offsets.get(name, 0)
             self.engine.run_batch(int(pool.words[0]), address(record.view(np.uint8)))
 
     def _one_by_one(
         self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None
     ) -> None:
         """As the checking interpreter does it, which must know each product's own memory."""
-        counts = tuple(x.count for x in self.plan.axes)
+        counts, swapped = tuple(x.count for x in self.plan.axes), self.plan.item.swapped
+        mine = scalars.exchanged if swapped else scalars
         for offsets in self.plan.offsets():
             for index in np.ndindex(*counts):
                 steps = dict(offsets)
@@ -121,4 +125,5 @@ class BatchExecutable:
                     for field, stride in zip(FIELDS, axis.strides, strict=True):
                         steps[field] += i * stride
                 moved = {name: _moved(s, steps.get(name, 0)) for name, s in spans.items()}
-                self.item.run(moved, scalars, workspace)
+                own = mine.of_item({name: steps[name] for name in TABLES})
+                self.item.run(moved, own.exchanged if swapped else own, workspace)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jitgemm.kernels.job import DATA, JOB
+from jitgemm.kernels.job import DATA, JOB, TABLES
 from jitgemm.kernels.spec import Scale
 from jitgemm.planner.route import GemmPlan
 from jitgemm.runtime.numpy_abi import data_address
@@ -34,7 +34,9 @@ Factors = tuple[complex, complex, bool, bool]
 class Scalars:
     """Factors of a product, conjugation, and numbers per row or column, in its own orientation.
 
-    A complex ``alpha`` or ``beta`` is a ``complex``; that of integers is an ``int``.
+    A complex ``alpha`` or ``beta`` is a ``complex``; that of integers is an ``int``.  Numbers that
+    differ between the products of a stack have batch axes before the last one: of length 1 where
+    they do not vary, none before the first along which they do.
     """
 
     alpha: complex = 1.0
@@ -69,6 +71,30 @@ class Scalars:
         """Whether there is more than factors."""
         arrays = (self.zero_a, self.zero_b, self.scales)
         return bool(self.constants) or any(x is not None for x in arrays)
+
+    def strides(self, axes: int) -> dict[str, tuple[int, ...]]:
+        """Bytes from one product's numbers to the next's, where they differ.
+
+        By job field, along each of so many batch axes.
+        """
+        found = {}
+        for name in TABLES:
+            table = getattr(self, name)
+            if table is not None and table.ndim > 1:
+                lead = zip(table.shape[:-1], table.strides[:-1], strict=True)
+                still = (0,) * (axes - table.ndim + 1)
+                found[name] = still + tuple(s if n > 1 else 0 for n, s in lead)
+        return found
+
+    def of_item(self, offsets: dict[str, int]) -> Scalars:
+        """Those of one product of a stack, whose tables lie so many bytes after the first's."""
+        own = {}
+        for name, offset in offsets.items():
+            table = getattr(self, name)
+            if table is not None and table.ndim > 1:
+                start = offset // table.itemsize
+                own[name] = table.reshape(-1)[start : start + table.shape[-1]]
+        return replace(self, **own) if own else self
 
 
 # Slots of a record, in the native format, in which numbers beyond a float become infinite, as they
@@ -185,8 +211,8 @@ def _pack_complex(pack: Callable[..., bytes], factors: Factors, *, swapped: bool
 
 
 def _spread(x: np.ndarray, count: int) -> np.ndarray:
-    """One number per column, side by side."""
-    return x if x.size == count else np.full(count, x[0], x.dtype)
+    """One number per column, side by side; those of a stack's products are so already."""
+    return x if x.ndim > 1 or x.size == count else np.full(count, x[0], x.dtype)
 
 
 def put(job: np.ndarray, record: bytes) -> None:
