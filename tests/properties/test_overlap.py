@@ -21,7 +21,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import jitgemm
-from oracle import MANY_PIECES, NESTED, TINY, another_machine, equal, exact_gemm, forget_plans
+from oracle import (
+    MANY_PIECES,
+    NESTED,
+    TINY,
+    another_machine,
+    equal,
+    exact_gemm,
+    forget_plans,
+    integers,
+)
 from oracle import low_tiles as few_rows
 
 Array = np.ndarray[Any, Any]
@@ -488,3 +497,21 @@ def test_c14_lists_in_one_buffer(
 
     for i in range(len(order)):
         _check(memory, found, i, call)
+
+
+@pytest.mark.parametrize("met", range(7))
+@pytest.mark.parametrize("whose", [0, 1])
+def test_c14_a_bias_of_a_list_that_meets_a_result_in_some_numbers(whose: int, met: int) -> None:
+    """At its end, however few: of the own result, whose first rows are done first, or another's."""
+    (m, n), rng = (12, 6), np.random.default_rng(7)
+    a, b = integers(rng, (2, m, 5), np.float32), integers(rng, (5, n), np.float32)
+    flat = np.zeros(2 * m * n + n, np.float32)
+    outs = flat[n:].reshape(2, m, n)
+    start = whose * m * n
+    for _ in range(2):
+        flat[:] = rng.integers(-4, 5, flat.size)
+        bias = flat[start + met : start + met + n]
+        wants = [exact_gemm(x, b, bias=bias.copy()) for x in a]
+        got = jitgemm.gemm_batched(list(a), b, bias=[bias] * 2, out=list(outs), threads=1)
+        for x, want in zip(got, wants, strict=True):
+            equal(x, want)
