@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import random
 import shutil
@@ -41,6 +42,45 @@ from oracle import (  # noqa: E402
 _COMPUTING = {"correctness", "properties", "contracts"}
 _ran: set[str] = set()
 _promise = pytest.StashKey[str]()
+
+
+# -- hangs ----------------------------------------------------------------------------------------
+
+# pytest-timeout raises in the test when its time is up.  No signal is heeded inside native code,
+# nor does any Python thread run while that holds the interpreter lock: after as many seconds more,
+# a thread of the C library writes the stacks of all threads and ends the process.  Of a parallel
+# session that is one worker, which is replaced, and the test has failed.
+_GRACE = float(os.environ.get("JITGEMM_TEST_GRACE", "30"))
+_stderr = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The descriptor as it is while nothing is captured.
+    config.stash[_stderr] = os.dup(2)
+
+
+def _limit(item: pytest.Item) -> float:
+    """Seconds a test may take; 0: any number."""
+    marker, given = item.get_closest_marker("timeout"), item.config.getoption("timeout")
+    if marker is not None:
+        given = marker.args[0] if marker.args else marker.kwargs["timeout"]
+    return float(item.config.getini("timeout") or 0 if given is None else given)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    limit = _limit(item)
+    if limit:
+        faulthandler.dump_traceback_later(
+            limit + _GRACE, exit=True, file=item.config.stash[_stderr]
+        )
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+# -- instruction sets -----------------------------------------------------------------------------
 
 
 def _broken_promise() -> str | None:

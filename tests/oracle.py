@@ -615,12 +615,12 @@ def forget_plans() -> None:
 
 
 def run_python(
-    code: str, *args: str, timeout: float = 120, **variables: str | None
+    code: str, *args: str, timeout: float = 120, status: int = 0, **variables: str | None
 ) -> subprocess.CompletedProcess[str]:
     """Run a snippet in a fresh interpreter with extra environment variables (``None``: unset).
 
     Raises:
-        AssertionError: it failed; with its output.
+        AssertionError: its exit status is another than ``status``; with its output.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     environment = {
@@ -637,6 +637,6 @@ def run_python(
         [sys.executable, "-c", textwrap.dedent(code), *args],
         capture_output=True, text=True, env=environment, timeout=timeout, cwd=ROOT,
     )  # fmt: skip
-    if done.returncode:
+    if done.returncode != status:
         raise AssertionError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done

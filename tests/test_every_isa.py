@@ -19,7 +19,11 @@ from jitgemm.jit.target import available, choose_isa
 from oracle import NESTED, ROOT
 from rows import floats_of
 
-pytestmark = pytest.mark.skipif(NESTED in os.environ, reason="already inside such a process")
+pytestmark = [
+    pytest.mark.skipif(NESTED in os.environ, reason="already inside such a process"),
+    # A session of its own each.
+    pytest.mark.timeout(3600),
+]
 
 # What compiles and computes through the public functions on the set in use.  Processes, threads,
 # errors and the planner are the same on all of them; conformance covers all of them by itself.

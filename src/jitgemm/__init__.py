@@ -1,18 +1,19 @@
 """Matrix multiplication for CPUs from a pure-Python wheel that generates its own machine code.
 
-``matmul`` is NumPy's, faster.  ``gemm`` computes ``act(alpha * a @ b + beta * c + bias)`` in one
-pass.  ``prepack_rhs`` packs fixed weights once; ``plan`` prepares a product for calls of tens of
-nanoseconds of overhead.
+``matmul``, ``matvec``, ``vecmat`` and ``vecdot`` are NumPy's, faster.  ``gemm`` computes
+``act(alpha * a @ b + beta * c + bias)`` in one pass.  ``prepack_rhs`` packs fixed weights once;
+``plan`` prepares a product for calls of tens of nanoseconds of overhead.
 """
 
 from jitgemm.api import math
 from jitgemm.api.activations import clip, leaky_relu
 from jitgemm.api.config import get_num_threads, set_num_threads, show_config, threads
-from jitgemm.api.functions import gemm, matmul
+from jitgemm.api.functions import gemm
 from jitgemm.api.plans import Plan, plan
 from jitgemm.api.prepack import prepack_lhs, prepack_rhs
 from jitgemm.api.quantise import Requantize
 from jitgemm.api.ragged import gemm_batched
+from jitgemm.api.ufuncs import matmul, matvec, vecdot, vecmat
 from jitgemm.errors import IsaError, JitGemmWarning
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import PackedLhs, PackedRhs
@@ -34,10 +35,13 @@ __all__ = [
     "leaky_relu",
     "math",
     "matmul",
+    "matvec",
     "plan",
     "prepack_lhs",
     "prepack_rhs",
     "set_num_threads",
     "show_config",
     "threads",
+    "vecdot",
+    "vecmat",
 ]

@@ -7,7 +7,10 @@ sizes, ``RuntimeError`` for an instruction set the machine lacks.  Every message
 
 from __future__ import annotations
 
-__all__ = ["IsaError", "JitGemmWarning", "JitUnavailableError", "LanguageError", "message"]
+import inspect
+import warnings
+
+__all__ = ["IsaError", "JitGemmWarning", "JitUnavailableError", "LanguageError", "message", "warn"]
 
 
 class JitGemmWarning(UserWarning):
@@ -28,6 +31,9 @@ class JitUnavailableError(RuntimeError):
         super().__init__(f"jitgemm: no code can be generated: {reason}")
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[JitUnavailableError], tuple[str]]:
+        return JitUnavailableError, (self.reason,)
+
 
 class LanguageError(Exception):
     """A kernel source broke a rule of the kernel language (a bug in a kernel, never user error)."""
@@ -36,3 +42,11 @@ class LanguageError(Exception):
 def message(operand: str, expected: str, got: object) -> str:
     """Word an error about ``operand``: what was expected and what came."""
     return f"jitgemm: {operand}: expected {expected}, got {got}"
+
+
+def warn(text: str) -> None:
+    """Warn the caller of the package, however deep inside it this is."""
+    package, level, frame = __name__.split(".", 1)[0], 1, inspect.currentframe()
+    while frame and frame.f_globals.get("__name__", "").split(".", 1)[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"jitgemm: {text}", JitGemmWarning, stacklevel=level)

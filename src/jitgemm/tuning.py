@@ -1,21 +1,36 @@
 """Knobs: numbers and names a user may set, each with a default that says where it comes from.
 
 Resolution: call argument, then setter or context (``set_num_threads``, ``threads``), then the
-``JITGEMM_*`` environment, then the default.  A bad value warns once and is ignored.  Environment
-variables are read here and nowhere below.
+``JITGEMM_*`` environment, then the default.  Environment variables are read here and nowhere below.
+
+A variable that is empty or blank counts as unset.  Numbers are decimal digits with an optional
+sign.  A bad value warns once, with what was expected and what is used instead, and is ignored.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
-from jitgemm.errors import JitGemmWarning
+from jitgemm.errors import JitGemmWarning, message
 
-__all__ = ["KNOBS", "Knob", "environment", "integer", "text"]
+__all__ = [
+    "KNOBS", "Knob", "environment", "folder", "integer", "switch", "text", "threads_asked",
+]  # fmt: skip
 
 _PREFIX = "JITGEMM_"
+# More than any size or time, and still a 64-bit number when it is counted in smaller units.
+_ENDLESS = 10**15
+# ``int`` would take more: underscores, digits of other scripts.
+_NUMBER = re.compile(r"[+-]?[0-9]{1,100}")
+_EXPANDED = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)
+_SWITCH = {"on": True, "yes": True, "true": True, "1": True,
+           "off": False, "no": False, "false": False, "0": False}  # fmt: skip
+# How much of a bad value a warning repeats.
+_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +42,7 @@ class Knob:
     minimum: int
     meaning: str
     provenance: str
+    maximum: int = _ENDLESS
 
     @property
     def variable(self) -> str:
@@ -140,29 +156,43 @@ KNOBS = {
 _warned: set[str] = set()
 
 
-def _warn_once(variable: str, why: str) -> None:
+def _refuse(variable: str, expected: str, raw: str, instead: str) -> None:
+    """Warn, once per variable, that its value is not used."""
     if variable not in _warned:
         _warned.add(variable)
-        warnings.warn(f"jitgemm: {variable}: {why}; ignored", JitGemmWarning, stacklevel=3)
+        got = repr(raw if len(raw) <= _SHOWN else raw[:_SHOWN] + "...")
+        text = f"{message(variable, expected, got)}; ignored, {instead}"
+        warnings.warn(text, JitGemmWarning, stacklevel=4)
+
+
+def _variable(name: str) -> str:
+    return _PREFIX + name.upper()
+
+
+def _number(raw: str) -> int | None:
+    return int(raw) if _NUMBER.fullmatch(raw) else None
 
 
 def text(name: str) -> str | None:
-    """The value of ``JITGEMM_<NAME>``, or ``None`` if unset or empty."""
-    return os.environ.get(_PREFIX + name.upper()) or None
+    """The value of ``JITGEMM_<NAME>`` without blanks around it, ``None`` if nothing is left."""
+    return os.environ.get(_variable(name), "").strip() or None
 
 
-def integer(name: str, minimum: int, *, maximum: int | None = None) -> int | None:
-    """``JITGEMM_<NAME>`` as an integer; a bad value warns once and counts as unset."""
+def integer(name: str, minimum: int, maximum: int, instead: str) -> int | None:
+    """``JITGEMM_<NAME>`` as an integer; ``None`` if it is unset or bad.
+
+    Args:
+        name: of the variable, in lower case and without its prefix.
+        minimum: the least good value.
+        maximum: the greatest.
+        instead: what a warning says is done instead of using a bad value.
+    """
     raw = text(name)
     if raw is None:
         return None
-    try:
-        value = int(raw)
-    except ValueError:
-        _warn_once(_PREFIX + name.upper(), f"{raw!r} is not an integer")
-        return None
-    if value < minimum or (maximum is not None and value > maximum):
-        _warn_once(_PREFIX + name.upper(), f"{value} is out of range (at least {minimum})")
+    value = _number(raw)
+    if value is None or not minimum <= value <= maximum:
+        _refuse(_variable(name), f"an integer from {minimum} to {maximum}", raw, instead)
         return None
     return value
 
@@ -170,5 +200,63 @@ def integer(name: str, minimum: int, *, maximum: int | None = None) -> int | Non
 def environment(name: str) -> int:
     """A knob's value: the environment's if it is good, else the default."""
     knob = KNOBS[name]
-    value = integer(knob.name, knob.minimum)
+    value = integer(knob.name, knob.minimum, knob.maximum, f"{knob.default} is used")
     return knob.default if value is None else value
+
+
+def switch(name: str, *, default: bool) -> bool:
+    """``JITGEMM_<NAME>`` as on or off, in words or digits of any case."""
+    raw = text(name)
+    if raw is None:
+        return default
+    value = _SWITCH.get(raw.lower())
+    if value is None:
+        instead = f"{'on' if default else 'off'} is used"
+        _refuse(_variable(name), f"one of {', '.join(_SWITCH)}", raw, instead)
+        return default
+    return value
+
+
+def folder(name: str) -> Path | None:
+    """``JITGEMM_<NAME>`` as a folder, with ``~``, ``$NAME`` and ``${NAME}`` expanded.
+
+    Not only shells set variables, and the others do not expand them.  A user or variable that is
+    not there must not become a folder of that name.
+    """
+    raw = os.environ.get(_variable(name), "")
+    if not raw.strip():
+        return None
+    instead = "the default folder is used"
+    for named in _EXPANDED.findall(raw):
+        if not os.environ.get(named.strip("{}")):
+            _refuse(_variable(name), f"a folder, and ${named} to be set", raw, instead)
+            return None
+    try:
+        return Path(os.path.expandvars(raw)).expanduser()
+    except RuntimeError:
+        _refuse(_variable(name), "a folder, and a home where ~ stands", raw, instead)
+        return None
+
+
+def _openmp(variable: str) -> int | None:
+    """The first number of an OpenMP variable, a list of positive ones; ``None`` if it is none.
+
+    What other values mean is left to each OpenMP.  As the variables are not this package's, they
+    are ignored without a warning, and as a whole, as GCC's does it.
+    """
+    numbers = [_number(x.strip()) for x in os.environ.get(variable, "").split(",")]
+    return numbers[0] if all(x is not None and x > 0 for x in numbers) else None
+
+
+def threads_asked(most: int) -> tuple[int, str] | None:
+    """How many threads the environment allows by default, and the variable that says so.
+
+    ``JITGEMM_NUM_THREADS``, else the lesser of ``OMP_NUM_THREADS`` and ``OMP_THREAD_LIMIT``, by
+    which joblib, dask and batch systems keep the threads of their workers from crowding a machine.
+    """
+    instead = "as if it were not set"
+    own = integer("num_threads", 1, most, instead)
+    if own is not None:
+        return own, _variable("num_threads")
+    found = [(_openmp(name), name) for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT")]
+    return min(((n, name) for n, name in found if n is not None), default=None)

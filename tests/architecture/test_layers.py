@@ -87,9 +87,9 @@ def test_nothing_generated_is_checked_in() -> None:
 PUBLIC = [
     "IsaError", "JitGemmWarning", "PackedLhs", "PackedRhs", "Plan", "Requantize",
     "Workspace", "clip", "gemm",
-    "gemm_batched", "get_num_threads", "leaky_relu", "math", "matmul", "plan", "prepack_lhs",
-    "prepack_rhs",
-    "set_num_threads", "show_config", "threads",
+    "gemm_batched", "get_num_threads", "leaky_relu", "math", "matmul", "matvec", "plan",
+    "prepack_lhs", "prepack_rhs",
+    "set_num_threads", "show_config", "threads", "vecdot", "vecmat",
 ]  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""NumPy's own tests of ``matmul``, as they are installed with it, run against ``jitgemm.matmul``.
+"""NumPy's own tests of its products, as they are installed with it, run against jitgemm's.
 
 Nothing is copied.  The tests are inherited or borrowed from NumPy's test modules, and for the time
-of one test the names through which its module reaches ``numpy.matmul`` lead here instead: the
-module's ``np`` or ``umt``, a name it imported, the class attribute ``matmul``.  NumPy itself is
-left as it is, so what is passed on to ``numpy.matmul`` still arrives there.
+of one test the names through which its module reaches ``numpy.matmul`` and its like lead here
+instead: the module's ``np`` or ``umt``, a name it imported, the class attribute ``matmul``.  NumPy
+itself is left as it is, so what is passed on to ``numpy.matmul`` still arrives there.
 
 What is different on purpose is listed in ``DIFFERENT``, test by test.
 """
@@ -38,14 +38,6 @@ mixins = _theirs("numpy.lib.tests.test_mixins")
 functions = _theirs("numpy.lib.tests.test_function_base")
 
 DIFFERENT: dict[str, tuple[type[BaseException], str]] = {
-    "TestMatmul::test_out_arg": (
-        AssertionError,
-        "an out of another type is refused, never cast to, and in this package's words",
-    ),
-    "TestMatmul::test_empty_out": (
-        AssertionError,
-        "refused with a ValueError as by NumPy, but in this package's words",
-    ),
     "TestMatmulOperator::test_array_priority_override": (
         ValueError,
         "__array_priority__ speaks to operators; numpy.matmul, a function, raises this too",
@@ -54,12 +46,19 @@ DIFFERENT: dict[str, tuple[type[BaseException], str]] = {
         ValueError,
         "a TypeError of the operator of scalars; numpy.matmul raises ValueError too",
     ),
-    "TestFunctions::test_matmul_axes": (TypeError, "axes= is not offered: move the axes before"),
-    "TestUfunc::test_can_ignore_signature": (
-        ValueError,
-        "out has exactly the shape of the result, which is not broadcast to it",
-    ),
 }
+
+
+FUNCTIONS = ("matmul", "matvec", "vecmat", "vecdot")
+
+VECTORS = (
+    "test_vecdot", "test_matvec", "test_vecmatvec_identity", "test_matvec_vecmat_out",
+    "test_vecdot_subclass", "test_vecdot_object_no_conjugate",
+    "test_vecdot_object_breaks_outer_loop_on_error", "test_broadcast", "test_out_broadcasts",
+    "test_type_cast", "test_endian", "test_incontiguous_array", "test_output_argument",
+    "test_axes_argument", "test_axis_argument", "test_keepdims_argument",
+)  # fmt: skip
+"""NumPy's tests of products of vectors, as far as the installed one has them."""
 
 
 class _Instead:
@@ -83,7 +82,10 @@ class _Operand(np.ndarray[Any, Any]):
 
     def __imatmul__(self, other: Any) -> Any:
         plain = np.asarray(self)
-        type(self).product(plain, np.asarray(other), plain)
+        # As NumPy's operator: what it computes is not broadcast to its first operand.
+        matrix = (-2, -1)
+        axes = [(-1,), matrix, (-1,)] if plain.ndim == 1 else [matrix, matrix, matrix]
+        type(self).product(plain, np.asarray(other), plain, axes=axes)
         return self
 
 
@@ -96,16 +98,22 @@ def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         request.applymarker(pytest.mark.xfail(raises=raises, reason=reason, strict=True))
     seen = 0
 
-    def matmul(*args: Any, **kwargs: Any) -> Any:
-        nonlocal seen
-        seen += 1
-        return jitgemm.matmul(*args, **kwargs)
+    def leads(name: str) -> Callable[..., Any]:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            return getattr(jitgemm, name)(*args, **kwargs)
+
+        return function
+
+    ours = {name: leads(name) for name in FUNCTIONS}
+    matmul: Any = ours["matmul"]
 
     def doubles(*args: Any, dtype: Any = np.float64) -> Array:
         """Integers would all be passed on; doubles are multiplied here."""
         return np.arange(*args, dtype=dtype)
 
-    names: dict[str, Any] = {"matmul": matmul}
+    names: dict[str, Any] = dict(ours)
     if request.cls in (TestUfunc, TestMethods):
         names["arange"] = doubles
     elif request.cls is TestMatmulInplace:
@@ -114,8 +122,11 @@ def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     for module in (multiarray, ufunc, linalg, mixins, functions):
         monkeypatch.setattr(module, "np", _Instead(np, **names))
     monkeypatch.setattr(linalg, "matmul", matmul)
-    monkeypatch.setattr(ufunc, "umt", _Instead(ufunc.umt, matmul=matmul))
+    # What NumPy calls ``vecdot`` since 2.0 its tests called ``inner1d`` before.
+    instead = _Instead(ufunc.umt, matmul=matmul, inner1d=ours["vecdot"])
+    monkeypatch.setattr(ufunc, "umt", instead)
     monkeypatch.setattr(request.cls, "matmul", staticmethod(matmul), raising=False)
+    matmul.others = ours
     yield matmul
     assert seen, "NumPy's test did not call the product"
 
@@ -161,6 +172,22 @@ class TestUfunc:
     def test_every_type(self, calls: Any, test: str) -> None:
         calls.types = np.matmul.types
         getattr(ufunc, test)(calls)
+
+
+class TestVectors:
+    for _name in VECTORS:
+        if hasattr(ufunc.TestUfunc, _name):
+            locals()[_name] = getattr(ufunc.TestUfunc, _name)
+
+    @pytest.mark.parametrize("name", FUNCTIONS)
+    def test_complex(self, calls: Any, name: str) -> None:
+        test = getattr(ufunc.TestUfunc, "test_vecdot_matvec_vecmat_complex", None)
+        if test is None:
+            pytest.skip("this NumPy has no such test")
+        shapes = {"vecdot": ((3,), (3,)), "vecmat": ((3,), (3, 1)), "matvec": ((1, 3), (3,)),
+                  "matmul": ((1, 3), (3, 1))}  # fmt: skip
+        conj = name in ("vecdot", "vecmat")
+        test(ufunc.TestUfunc(), calls.others[name], *shapes[name], conj)
 
 
 # -- numpy.lib.tests ------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import jitgemm
 from jitgemm.runtime import engine as engines
 from oracle import equal, integers, run_python
 
+pytestmark = pytest.mark.timeout(300)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 native = pytest.mark.skipif(
     os.environ.get("JITGEMM_ISA", "").lower() == "interpreter",

@@ -22,7 +22,7 @@ import pytest
 import jitgemm
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit.target import available
-from oracle import equal, exact_gemm, integers, run_python
+from oracle import BF16, equal, exact_gemm, integers, run_python
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +42,9 @@ GEMM: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = 
     "a of text": (TypeError, "a", (TYPES,), {"a": "text"}),
     "a of dates": (TypeError, "a", ("datetime64",), {"a": A.astype("M8[s]")}),
     "a is None": (TypeError, "a", ("object",), {"a": None}),
-    "a is a packed operand": (TypeError, "a", (), {"a": jitgemm.prepack_rhs(A)}),
+    "a is a packed operand": (
+        TypeError, "a", ("from prepack_lhs", "PackedRhs", "right operand"),
+        {"a": jitgemm.prepack_rhs(A)}),
     "a and b are packed": (
         TypeError, "b", ("an array, because a is prepacked",),
         {"a": jitgemm.prepack_lhs(A), "b": jitgemm.prepack_rhs(B)}),
@@ -54,7 +56,11 @@ GEMM: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = 
         {"a": A.astype("f8"), "b": jitgemm.prepack_rhs(B)}),
     "b complex": (TypeError, "b", ("float32 elements like a", "complex64"), {"b": B.astype("c8")}),
     "b real": (TypeError, "b", ("complex64 elements like a", "float32"), {"a": A.astype("c8")}),
-    "b is packed from the left": (TypeError, "b", ("object",), {"b": jitgemm.prepack_lhs(B)}),
+    "b is packed from the left": (
+        TypeError, "b", ("from prepack_rhs", "PackedLhs", "left operand"),
+        {"b": jitgemm.prepack_lhs(B)}),
+    "c is packed": (
+        TypeError, "c", ("an array", "PackedRhs"), {"beta": 1, "c": jitgemm.prepack_rhs(C)}),
     "packed a of a narrower float": (
         TypeError, "a", ("packed for sums with float64", "prepacked float32"),
         {"a": jitgemm.prepack_lhs(A), "b": B.astype("f8"), "out": np.full((3, 5), 7.0)}),
@@ -235,9 +241,24 @@ MATMUL: dict[str, tuple[type[Exception], str, tuple[str, ...], tuple[Any, ...]]]
         (np.ones((2, 3, 4), F4), np.ones((3, 4, 5), F4))),
     "out of a stack": (
         ValueError, "out", ("(2, 3, 5)", "(3, 5)"), (np.ones((2, 3, 4), F4), B, C.copy())),
-    "out of a vector": (ValueError, "out", ("(5,)", "(1, 5)"), (A[0], B, C[:1].copy())),
-    "out of another type": (TypeError, "out", ("float32",), (A[0], B, np.full(5, 7.0))),
-    "out a tuple": (TypeError, "out", ("numpy array",), (A, B, (C,))),
+    "out of a vector": (ValueError, "out", ("(5,)", "(1, 3)"), (A[0], B, np.ones((1, 3), F4))),
+    "out a list": (TypeError, "out", ("numpy array",), (A, B, [C])),
+    "out two of them": (ValueError, "out", ("a tuple of one",), (A, B, (C, C))),
+    "out of bfloat16": (
+        TypeError, "out", ("bfloat16", "int8"),
+        (A.astype(BF16), B.astype(BF16), np.full((3, 5), 7, np.int8))),
+    "x1 is packed from the right": (
+        TypeError, "x1", ("from prepack_lhs", "right operand"), (jitgemm.prepack_rhs(A), B)),
+    "x2 is packed from the left": (
+        TypeError, "x2", ("from prepack_rhs", "left operand"), (A, jitgemm.prepack_lhs(B))),
+    "both are packed": (
+        TypeError, "x2", ("an array, because x1 is prepacked", "PackedRhs"),
+        (jitgemm.prepack_lhs(A), jitgemm.prepack_rhs(B))),
+    "x1 of text beside a handle": (TypeError, "x1", (TYPES,), ("text", jitgemm.prepack_rhs(B))),
+    "depths beside a handle": (
+        ValueError, "x2", ("5 rows", "(4, 5)"), (C, jitgemm.prepack_rhs(B))),
+    "out beside a handle": (
+        ValueError, "out", ("(3, 5)", "(3, 4)"), (A, jitgemm.prepack_rhs(B), A.copy())),
 }  # fmt: skip
 
 
@@ -277,13 +298,47 @@ def test_c23_prepacking(x: Any, error: type[Exception], side: str) -> None:
 def test_c23_what_is_packed_for_one_side_is_refused_on_the_other() -> None:
     left, right = jitgemm.prepack_lhs(A), jitgemm.prepack_rhs(B)
     for prepack, x, name in ((jitgemm.prepack_rhs, left, "b"), (jitgemm.prepack_lhs, right, "a")):
-        with pytest.raises(TypeError, match=f"^jitgemm: {name}: expected .*, got object"):
+        with pytest.raises(TypeError, match=f"^jitgemm: {name}: expected .*, got a Packed"):
             prepack(x)
     for call in (jitgemm.gemm, jitgemm.plan):
         with pytest.raises(TypeError, match=r"^jitgemm: [ab]: expected "):
             call(right, B)
         with pytest.raises(TypeError, match=r"^jitgemm: b: expected "):
             call(A, left)
+    for args in (([right], [B]), (right, [B]), ([A], [left]), ([A], left)):
+        with pytest.raises(TypeError, match=r"^jitgemm: [ab]: expected .*, got a Packed"):
+            jitgemm.gemm_batched(*args)
+
+
+@pytest.mark.parametrize("name", ["matvec", "vecmat", "vecdot"])
+def test_c23_products_of_vectors(name: str) -> None:
+    left, right = jitgemm.prepack_lhs(A), jitgemm.prepack_rhs(B)
+    function, cases = getattr(jitgemm, name), [
+        (ValueError, "x2", ("numbers" if name != "vecmat" else "rows", "(3, 5)"), (A, C)),
+        (ValueError, "x2", ("broadcast", "(3, 4, 4)"), (np.ones((2, 4, 4)), np.ones((3, 4, 4)))),
+        (ValueError, "x1", ("dimension", "scalar"), (F4(1), B)),
+        (TypeError, "x1", ("array", "PackedRhs"), (right, A)),
+        (TypeError, "x2", ("array", "PackedLhs"), (A, left)),
+        (TypeError, "out", ("numpy array", "list"), (np.eye(4), np.eye(4), [C])),
+        (ValueError, "out", ("broadcast", "(7,)"), (np.eye(4), np.eye(4), np.zeros(7))),
+    ]  # fmt: skip
+    if name != "matvec":
+        cases.append((TypeError, "x1", ("array", "PackedLhs"), (left, B)))
+    if name != "vecmat":
+        cases.append((TypeError, "x2", ("array", "PackedRhs"), (A, right)))
+    for error, operand, words, args in cases:
+        _refuses(lambda args=args: function(*args), error, operand, words)
+
+
+def test_c23_operators_of_handles_name_the_operand() -> None:
+    left, right = jitgemm.prepack_lhs(A), jitgemm.prepack_rhs(B)
+    for call, operand in (
+        (lambda: right @ A, "x1"), (lambda: A @ left, "x2"), (lambda: left @ right, "x2"),
+        (lambda: right @ left, "x1"), (lambda: [[1.0]] @ left, "x2"),
+    ):  # fmt: skip
+        _refuses(call, TypeError, operand, ("an array",))
+    with pytest.raises(TypeError, match=r"^jitgemm: x2: expected an array, because of .* dtype"):
+        jitgemm.matmul(A, right, dtype="d")
 
 
 COMPLEX: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = {
@@ -412,8 +467,6 @@ def test_c23_packed_operands_of_another_set(rng: np.random.Generator) -> None:
     for handle, name in ((packed, "b"), (left, "a")):
         handle.isa = "elsewhere"
         for call in (jitgemm.gemm, jitgemm.matmul, jitgemm.plan):
-            if call is jitgemm.matmul and handle is left:
-                continue  # it takes handles on the right only
             words = f"^jitgemm: {name}: expected an operand packed for .*, got one for elsewhere"
             with pytest.raises(ValueError, match=words):
                 call(*((a, packed) if handle is packed else (left, b)))

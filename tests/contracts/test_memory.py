@@ -351,6 +351,28 @@ def test_c13_the_entry_for_small_products(
 
 @posix
 @pytest.mark.parametrize("where", ["start", "end"])
+def test_c13_the_entry_for_small_vectors(
+    where: str, dtype: Any, guarded: dict[str, Guarded], rng: np.random.Generator
+) -> None:
+    calls: list[tuple[Any, tuple[int, ...], tuple[int, ...]]] = []
+    for m, k in itertools.product((1, 2, 7, 33), (1, 3, 40, 63)):
+        calls += [
+            (jitgemm.matvec, (m, k), (k,)), (jitgemm.vecmat, (k,), (k, m)),
+            (jitgemm.vecdot, (m, k), (m, k)), (jitgemm.vecdot, (k,), (m, k)),
+            (jitgemm.matmul, (k,), (k,)), (jitgemm.matmul, (m, k), (k, 1)),
+        ]  # fmt: skip
+    for function, s1, s2 in calls:
+        x1, x2 = integers(rng, s1, dtype), integers(rng, s2, dtype)
+        want = function(x1, x2)
+        left, right = guarded["a"].place(x1, where), guarded["b"].place(x2, where)
+        out = guarded["out"].place(np.zeros(np.shape(want), dtype), where)
+        assert function(left, right, out) is out
+        equal(out, want, f"{function.__name__} {s1} {s2}")
+        assert guarded["out"].intact(out), f"written outside out: {function.__name__} {s1} {s2}"
+
+
+@posix
+@pytest.mark.parametrize("where", ["start", "end"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.usefixtures("pieces", "eager_threads")
@@ -1019,28 +1041,26 @@ _STACK = """
     import jitgemm
     results = []
 
-    def work():
+    def work(counts):
         for m, n, k in ((3, 5, 3), (300, 400, 1030), (1, 3000, 2000), (2000, 1, 600)):
             a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
             for right in (b, np.asfortranarray(b), jitgemm.prepack_rhs(b)):
                 out = np.empty((n, m), np.float32).T
                 strided = np.empty((m, 2 * n), np.float32)[:, ::2]
-                for threads in (1, 2):
+                for threads in counts:
                     for target in (None, out, strided):
                         got = jitgemm.gemm(a, right, out=target, threads=threads)
                         results.append(bool((got == k).all()))
 
-    work()
+    work([1])  # compiles
     threading.stack_size(64 << 10)
-    threads = [threading.Thread(target=work)]
-    # Workers of a fresh pool get small stacks as well.
-    from jitgemm.runtime.engine import engine
-    engine().pool.stop()
+    # The pool's workers, which start now, get small stacks as well.
+    threads = [threading.Thread(target=work, args=([1, 2],))]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert len(results) == 2 * 4 * 3 * 6 and all(results)
+    assert len(results) == 3 * 4 * 3 * 3 and all(results)
 """
 
 

@@ -860,14 +860,14 @@ def test_c09_the_control_word_is_never_changed(bits_set: int, kind: Any) -> None
 
 
 _WORKERS = """
-    import ctypes, ctypes.util, threading
+    import ctypes, ctypes.util, time
     import numpy as np
     from oracle import another_machine, unaligned
     import jitgemm
     from jitgemm.runtime import pool
 
     libm, started = ctypes.CDLL(ctypes.util.find_library("m")), []
-    real = threading.Thread.run
+    real = pool._serve
 
     class Environment(ctypes.Structure):
         _fields_ = [("x87", ctypes.c_uint32 * 7), ("mxcsr", ctypes.c_uint32)]
@@ -877,12 +877,15 @@ _WORKERS = """
         libm.fegetenv(ctypes.byref(e))
         return e.mxcsr & ~0x3F
 
-    def run(self):
-        before = control()
-        real(self)
-        started.append((before, control()))
+    def serve(main, block, alive):
+        def served(block):
+            before = control()
+            main(block)
+            started.append((before, control()))
 
-    threading.Thread.run = run
+        real(served, block, alive)
+
+    pool._serve = serve
     a = np.ones((300, 700), np.float32)
     for kind in "fdFD":
         x = a.astype(kind)
@@ -892,10 +895,10 @@ _WORKERS = """
             assert (jitgemm.gemm(x[:3], x[:2].T, threads=3) == 700).all()
     with another_machine(parallel_flops=1):
         jitgemm.gemm(a, a.T, threads=3, activation="tanh")
-    jitgemm.runtime.engine.engine().pool.stop()
-    for t in threading.enumerate():
-        if t is not threading.current_thread():
-            t.join()
+    workers = jitgemm.runtime.engine.engine().pool
+    workers.stop()
+    while workers.workers:
+        time.sleep(0.01)
     assert len(started) >= 2, started
     assert len(set(started)) == 1 and started[0][0] == started[0][1] == control(), started
 """

@@ -20,6 +20,8 @@ __all__ = ["get_num_threads", "resolve_threads", "set_num_threads", "show_config
 
 _MOST = 1024
 _default: int | None = None
+# Where the default comes from; what ``show_config`` says of it.
+_source = ""
 _context: contextvars.ContextVar[int | None] = contextvars.ContextVar(
     "jitgemm_threads", default=None
 )
@@ -37,7 +39,8 @@ def _checked(count: object, operand: str) -> int:
 def resolve_threads(count: object = None) -> int:
     """The thread count of a call.
 
-    In this order: its argument, the context, the setter, the environment, the machine.
+    In this order: its argument, the context, the setter, the environment, the machine.  The
+    environment is read once, when it is first needed.
 
     Raises:
         TypeError, ValueError: ``count`` is not an int between 1 and 1024.
@@ -47,12 +50,18 @@ def resolve_threads(count: object = None) -> int:
     inner = _context.get()
     if inner is not None:
         return inner
-    global _default
+    global _default, _source
     if _default is None:
-        asked = tuning.integer("num_threads", 1, maximum=_MOST)
-        usable = usable_cpus()
-        _default = usable if asked is None else min(asked, usable)
+        found = (min(usable_cpus(), _MOST), "usable processors")
+        asked = tuning.threads_asked(_MOST)
+        _default, _source = found if asked is None or asked[0] >= found[0] else asked
     return _default
+
+
+def _threads_source() -> str:
+    """What decides about the number of threads here and now."""
+    resolve_threads()
+    return _source if _context.get() is None else "threads()"
 
 
 def set_num_threads(count: int) -> None:
@@ -64,15 +73,16 @@ def set_num_threads(count: int) -> None:
     Raises:
         TypeError, ValueError: not an int between 1 and 1024.
     """
-    global _default
-    _default = _checked(count, "count")
+    global _default, _source
+    _default, _source = _checked(count, "count"), "set_num_threads()"
 
 
 def get_num_threads() -> int:
     """How many threads a product may use here and now.
 
     By default the processors in this process's affinity mask, no more than the control group's
-    quota and than ``JITGEMM_NUM_THREADS``.
+    quota and than ``JITGEMM_NUM_THREADS``.  Where that is not set ``OMP_NUM_THREADS`` (the first
+    number, if it is a list) and ``OMP_THREAD_LIMIT`` count.
     """
     return resolve_threads()
 
@@ -106,7 +116,8 @@ def _host() -> Host:
 def show_config() -> dict[str, Any]:
     """What jitgemm found and chose.
 
-    CPU, instruction set, caches (sizes in bytes), threads, folders, kernels, knobs.  Where no code
+    CPU, instruction set, caches (sizes in bytes), threads and what decided about their number,
+    folders, kernels, knobs.  Where no code
     can be generated the set is ``none`` and ``jit_unavailable`` says why; ``blas`` is the library
     used instead.
 
@@ -132,6 +143,7 @@ def show_config() -> dict[str, Any]:
             "source": machine.source,
         },
         "threads": get_num_threads(),
+        "threads_source": _threads_source(),
         "native_entry": e is not None and e.native,
         "cache_dir": None if folder is None else str(folder),
         "kernels": [(u.name, u.source) for u in compiler.compiled()],

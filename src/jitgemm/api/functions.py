@@ -1,4 +1,4 @@
-"""The public products: ``gemm`` and ``matmul``."""
+"""The fused product: ``gemm``."""
 
 from __future__ import annotations
 
@@ -11,33 +11,17 @@ from numpy.typing import DTypeLike
 from jitgemm.api.batched import stacked
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import entries, key_of, remember
-from jitgemm.api.kinds import number_of
-from jitgemm.api.operands import Array, plain, plain_or_packed, stack_shape
+from jitgemm.api.operands import Array, plain_or_packed
 from jitgemm.api.product import Options, Product
 from jitgemm.api.quantise import Requantize, with_bias
-from jitgemm.api.request import PLAIN as _PLAIN
 from jitgemm.api.request import Request, data_of, told
-from jitgemm.isa.types import F32, F64, ElementType
-from jitgemm.jit import compiler
-from jitgemm.kernels.registry import tile_for
-from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
-from jitgemm.runtime import numpy_abi
-from jitgemm.runtime.driver import scalar_slot
-from jitgemm.runtime.engine import engine, record_array, usable
-from jitgemm.runtime.entry_code import SMALL
 from jitgemm.runtime.memory import Workspace
-from jitgemm.runtime.packed import PackedLhs, PackedRhs, element_dtype
+from jitgemm.runtime.packed import PackedLhs, PackedRhs
 
-__all__ = ["covers", "gemm", "matmul"]
+__all__ = ["gemm"]
 
 _ARRAY = np.ndarray
 _USUAL_DATA = None, None
-# Up to this size a product needs no plan: one chunk, both operands read in place.  At 64^3 the work
-# (2 us) begins to pay for planning.
-_SMALL_LIMIT = 64
-# Multiplications of integers up to which NumPy's matmul ends before an entry is found (0.75 us at
-# 4^3, 1 to 4 us at 8^3 by type, 8 us at 16^3, against 2.3 us; Zen 5, 2026-11-30).
-_FEW = 512
 
 
 def gemm(
@@ -171,114 +155,3 @@ def _gemm(
     if key and known is None:
         remember(key, product, count)
     return product.run(count)
-
-
-def covers(x1: Array, x2: Array) -> bool:
-    """Whether :func:`matmul` does this product itself."""
-    left, right = number_of(x1.dtype), number_of(x2.dtype)
-    if left is None or right is None:
-        return False
-    if 2 in (left[1], right[1]):
-        return left == right
-    return True
-
-
-def _has_say(x: object) -> bool:
-    """Whether NumPy asks ``x`` what becomes of a product: a subclass, or a type with a protocol."""
-    kind = type(x)
-    if kind is np.ndarray or x is None or kind is np.memmap or issubclass(kind, np.generic):
-        return False
-    return hasattr(kind, "__array_ufunc__") or hasattr(kind, "__array_wrap__")
-
-
-def _matmul_slow(x1: Any, x2: Any, out: Any = None, threads: object = None) -> Any:
-    """Everything the generated entry does not do: planning, batches, vectors, delegation."""
-    if isinstance(x2, PackedRhs):
-        return gemm(plain("x1", x1), x2, out=out, threads=threads)  # type: ignore[arg-type]
-    if _has_say(x1) or _has_say(x2) or _has_say(out):
-        return np.matmul(x1, x2, out=out)
-    left, right = np.asarray(x1), np.asarray(x2)
-    if not covers(left, right):
-        return np.matmul(x1, x2, out=out)
-    count = resolve_threads(threads)
-    names = ("x1", "x2")
-    if left.ndim == 2 and right.ndim == 2:
-        if left.shape[1] != right.shape[0]:
-            stack_shape(left, right, names)
-        whole = left.dtype.kind in "iub" and right.dtype.kind in "iub"
-        if whole and left.size * right.shape[1] <= _FEW and out is None:
-            # Integers have one result: where NumPy's loops end sooner they may compute it.
-            return np.matmul(left, right)
-        return _gemm(left, right, out, (None, None), _PLAIN, count)
-    result = stacked(left, right, out, (None, None), _PLAIN, count, names)
-    return result if out is not None or result.ndim else result[()]
-
-
-class _Entry:
-    """The generated entry for small products, made at the first call."""
-
-    def __init__(self) -> None:
-        self.call: Callable[[Any, Any, Any, Any], Any] = self._first
-
-    def _first(self, x1: Any, x2: Any, out: Any, threads: Any) -> Any:
-        self.call = self._build() if usable() and engine().native else _matmul_slow
-        return self.call(x1, x2, out, threads)
-
-    @staticmethod
-    def _build() -> Callable[[Any, Any, Any, Any], Any]:
-        e = engine()
-        table = record_array(SMALL.slots)
-        tile = tile_for(F32, e.isa)
-        values: dict[str, int] = {
-            "array_type": id(np.ndarray),
-            "slow": id(_matmul_slow),
-            "none": id(None),
-            "new_from_descr": numpy_abi.new_from_descr(),
-            "limit": _SMALL_LIMIT,
-            "depth_limit": _SMALL_LIMIT,
-            "mr": tile.mr,
-        }
-        elements: tuple[ElementType, ...] = (F32, F64)
-        for i, element in enumerate(elements):
-            spec = GemmSpec(element, e.isa, tile_for(element, e.isa), BSource.INPLACE, Epilogue())
-            values[f"descr_{i}"] = id(element_dtype(element))
-            values[f"size_{i}"] = element.bytes
-            values[f"panel_{i}"] = spec.panel_row
-            values[f"one_{i}"] = scalar_slot(1.0, element.bytes)
-            compiled = compiler.get(compiler.gemm_unit(spec))
-            values[f"nest_{i}"] = compiled.addresses[f"{spec.symbol}_serial"]
-        for rows in range(1, tile.mr + 1):
-            values[f"group_{rows}"] = tile.group_for(rows)
-        for name, value in values.items():
-            table[SMALL.slot(name)] = value
-        return e.builtin("jitgemm_call_small", table)
-
-
-_entry = _Entry()
-
-
-def matmul(
-    x1: object, x2: object, /, out: Array | None = None, *, threads: int | None = None
-) -> Any:
-    """``x1 @ x2`` with NumPy's rules: vectors, matrices, stacks that broadcast.
-
-    Boolean, integer and float types run here in every pair, and two operands of one complex type;
-    others are passed on to :func:`numpy.matmul`, and so are operands that have a say in the result:
-    subclasses of arrays (but not :class:`numpy.memmap`), objects with ``__array_ufunc__`` or
-    ``__array_wrap__``.  Integers wrap as NumPy's do.
-
-    Args:
-        x1: ``(..., m, k)`` or ``(k,)``, an array of one or more dimensions.
-        x2: ``(..., k, n)`` or ``(k,)``, an array of one or more dimensions.
-        out: array for the result, exactly its shape and type.
-        threads: at most this many threads.
-
-    Returns:
-        ``out``, a new array, or a scalar for two vectors.
-
-    Raises:
-        ValueError: shapes that do not fit, or an ``out`` that cannot hold the result.
-        TypeError: an ``out`` of another type.
-        MemoryError, IsaError: as :func:`gemm`.
-    """
-    return _entry.call(x1, x2, out, threads)

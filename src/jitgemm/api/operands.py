@@ -12,13 +12,12 @@ from jitgemm.api.kinds import TYPES, Number, number_of
 from jitgemm.api.meaning import DEEPEST, check_plain
 from jitgemm.errors import message
 from jitgemm.runtime.dlpack import bfloat16_bits
-from jitgemm.runtime.packed import Packed
+from jitgemm.runtime.packed import Packed, PackedRhs
 
 __all__ = [
     "Array", "Number", "check_output", "check_type", "describe", "factor", "flag",
-    "in_place", "is_weak",
-    "native", "new_result", "number_of", "operand", "overlaps_itself", "plain", "plain_or_packed",
-    "scalar", "stack_shape", "weakly",
+    "in_place", "is_weak", "misplaced", "native", "new_result", "number_of", "operand",
+    "overlaps_itself", "plain", "plain_or_packed", "scalar", "stack_shape", "weakly",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -27,6 +26,13 @@ Array = NDArray[Any]
 def describe(x: Array | Packed) -> str:
     """Shape and type, for messages."""
     return f"shape {tuple(x.shape)} {x.dtype}"
+
+
+def misplaced(name: str, handle: Packed, *, side: bool) -> str:
+    """Word an error about a handle on the wrong side, or (``side=False``) where none can be."""
+    mine, other = ("right", "lhs") if isinstance(handle, PackedRhs) else ("left", "rhs")
+    wanted = f"an array or a handle from prepack_{other}" if side else "an array"
+    return message(name, wanted, f"a {type(handle).__name__}, which is a {mine} operand")
 
 
 # What arrays are made from without asking for elements one by one.
@@ -157,9 +163,11 @@ def operand(name: str, x: object, *types: np.dtype) -> Array:
     Numbers of Python become ``types``, if there are any.
 
     Raises:
-        TypeError: another element type, or as :func:`plain`.
+        TypeError: another element type, a handle that belongs elsewhere, or as :func:`plain`.
         ValueError: fewer than two dimensions.
     """
+    if isinstance(x, Packed):
+        raise TypeError(misplaced(name, x, side=name in ("a", "b")))
     array = weakly(name, x, *types) if types else plain(name, x)
     if number_of(array.dtype) is None:
         alone = array.ndim == 0 and array.dtype == object

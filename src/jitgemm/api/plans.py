@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +14,14 @@ from jitgemm.api import blas
 from jitgemm.api.batched import stacked
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.dispatch import bind, enters, planned
-from jitgemm.api.functions import covers, matmul
+from jitgemm.api.gufuncs import covers
 from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import Array, plain_or_packed
 from jitgemm.api.product import Options, Product
 from jitgemm.api.quantise import Requantize
+from jitgemm.api.recipes import Recipe
 from jitgemm.api.stackplan import BoundStack, is_stack
+from jitgemm.api.ufuncs import matmul
 from jitgemm.errors import message
 from jitgemm.jit import compiler
 from jitgemm.planner.explain import explain
@@ -68,11 +71,16 @@ class Plan(functools.partial):  # type: ignore[type-arg]
 
     For arrays of the planned shapes, strides and types the call goes straight into generated code.
     Other strides are planned anew; other shapes and types are errors.
+
+    A copy is the plan itself; a deep copy is planned anew for deep copies of what is bound (C, the
+    bias, a prepacked operand).  A pickle holds those, shapes, strides, types and options, and is
+    planned anew where it is loaded; its epilogue must be a function that can be pickled.
     """
 
     # A ``partial`` of the generated builtin: calling an instance stays inside C.
     executable: Executable | None
     note: str
+    recipe: Recipe
 
     def explain(self) -> str:
         """Route, instruction set, tile, blocking, packing, threads and bound, in words."""
@@ -100,6 +108,16 @@ class Plan(functools.partial):  # type: ignore[type-arg]
             ValueError: the plan has no kernel of its own.
         """
         return compiler.assembly(self._unit())
+
+    def __copy__(self) -> Plan:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        return _again(copy.deepcopy(self.recipe, memo))
+
+    def __reduce__(self) -> tuple[Callable[[Recipe], Plan], tuple[Recipe]]:
+        self.recipe.check()
+        return _again, (self.recipe,)
 
     def __repr__(self) -> str:
         if self.executable is None:
@@ -163,7 +181,17 @@ def plan(
         alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
         a_zero_point, b_zero_point, requantize, out_dtype, allow_bf16_dot, c, bias,
     )  # fmt: skip
-    count = resolve_threads(threads)
+    made = _made(a, b, out, options, resolve_threads(threads))
+    made.recipe = Recipe.of(a, b, out, options, threads)
+    return made
+
+
+def _again(recipe: Recipe) -> Plan:
+    operands, arguments = recipe.arguments()
+    return plan(*operands, **arguments)
+
+
+def _made(a: Any, b: Any, out: Array | None, options: Options, count: int) -> Plan:
     a, b = plain_or_packed("a", a), plain_or_packed("b", b)
     handles = isinstance(a, Packed) or isinstance(b, Packed)
     if options.plain and not handles and not covers(a, b):
@@ -182,7 +210,7 @@ def plan(
     if product.blas:
         return _without_kernel(bound, blas.explain(product))
     executable = planned(product, target, count)
-    if copied or not enters(product) or workspace is not None:
+    if copied or not enters(product) or options.workspace is not None:
         made = Plan(bound)
     else:
         made = Plan(bind(product, target, executable, bound, bound=True))

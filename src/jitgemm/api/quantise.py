@@ -56,6 +56,10 @@ class Requantize:
                 raise TypeError(message("bias", "int32 elements", bias.dtype))
             object.__setattr__(self, "bias", _as_int32("bias", bias))
 
+    def __reduce__(self) -> tuple[type[Requantize], tuple[object, ...]]:
+        # Through the constructor: copies and pickles are checked and read-only too.
+        return Requantize, (self.scale, self.zero_point, self.dtype, self.bias)
+
     @property
     def type(self) -> np.dtype:
         """The result's type."""

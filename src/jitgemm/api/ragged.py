@@ -165,7 +165,8 @@ class _Problem:
         if out is not None and not (isinstance(out, np.ndarray) and out.flags.writeable):
             return ()
         try:
-            return key_of(a, b, out, c, bias, form, 1)
+            # Sums of deep products must not rest in a D that is C, whichever array says so.
+            return *key_of(a, b, out, c, bias, form, 1), self.in_place
         except TypeError:  # no arrays
             return ()
 

@@ -76,6 +76,7 @@ def _machine(facts: dict[str, Any]) -> Table:
         ("BLAS", facts["blas"]),
         ("caches", f"{levels} ({caches['source']})"),
         ("threads", f"{facts['threads']} of {facts['usable_processors']} usable processors"),
+        ("  by", facts["threads_source"]),
         ("native entry", "yes" if facts["native_entry"] else "no"),
         ("cache folder", f"{cache['folder']}: {held}" if cache["folder"] else "none"),
     ]

@@ -8,33 +8,115 @@ rebuilt; a read-only or missing home directory is no error.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
+import pkgutil
 import stat
 import sys
 import tempfile
-import warnings
+import threading
+import time
+from collections.abc import Iterator
 from functools import cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any
 
-from jitgemm import tuning
-from jitgemm.errors import JitGemmWarning
+from jitgemm import errors, tuning
 
-__all__ = ["directory", "load", "source_digest", "store"]
+__all__ = ["WarningsLater", "directory", "load", "source_digest", "store"]
 
 _MAGIC = b"jitgemm-object-1\n"
 _DIGEST = hashlib.sha256().digest_size
+_PACKAGE = __name__.split(".", 1)[0]
 _GENERATORS = ("isa", "lang", "kernels", "jit", "runtime")
+_IMPORTED = time.time_ns()
+_PYC_HEADER = 16  # with the time of the source
+
+# What a code object does, wherever it was compiled.
+_CODE = (
+    "co_name", "co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_cellvars",
+    "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_exceptiontable",
+)  # fmt: skip
+
+
+def _describe(x: object) -> bytes:
+    """A constant of a code object, or the object itself, as bytes that say all about it."""
+    if isinstance(x, CodeType):
+        return _describe(tuple(getattr(x, name) for name in _CODE))
+    if isinstance(x, (tuple, frozenset)):
+        parts = [_describe(item) for item in x]
+        parts = sorted(parts) if isinstance(x, frozenset) else parts
+        return b"".join([f"{type(x).__name__} {len(parts)} ".encode(), *parts])
+    text = repr(x).encode()
+    return f"{type(x).__name__} {len(text)} ".encode() + text
+
+
+def _unchanged(spec: ModuleSpec) -> bool:
+    """Whether the file a module comes from, or its archive, is that which was imported."""
+    if not spec.has_location or spec.origin is None:
+        return True
+    origin = Path(spec.origin)
+    file = next((p for p in (origin, *origin.parents) if p.is_file()), None)
+    return file is None or file.stat().st_ctime_ns <= _IMPORTED
+
+
+def _content(name: str) -> bytes:
+    """What a module consists of, from wherever the import system has it.
+
+    Raises:
+        ImportError: that cannot be told.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.loader is None or not _unchanged(spec):
+        raise ImportError(name)
+    loader: Any = spec.loader
+    try:
+        data: bytes = loader.get_data(spec.origin)
+    except (AttributeError, TypeError, OSError):  # frozen: there is only the code
+        code = loader.get_code(name)
+        if code is None:
+            raise ImportError(name) from None
+        return _describe(code)
+    # Byte code beside the source is what runs, even if it is that of another source.
+    if spec.cached and spec.cached != spec.origin and Path(spec.cached).is_file():
+        data += Path(spec.cached).read_bytes()[_PYC_HEADER:]
+    return data
+
+
+def _modules() -> Iterator[str]:
+    """Every module that can change the generated code, imported or not.
+
+    Raises:
+        ImportError: they cannot be listed.
+    """
+    # Its own code says which version it is.
+    yield _PACKAGE
+    for folder in _GENERATORS:
+        package = f"{_PACKAGE}.{folder}"
+        spec = importlib.util.find_spec(package)
+        if spec is None:
+            raise ImportError(package)
+        found = {x.name for x in pkgutil.iter_modules(spec.submodule_search_locations)}
+        names = {f"{package}.{name}" for name in found}
+        if not {x for x in sys.modules if x.startswith(f"{package}.")} <= names:
+            raise ImportError(package)
+        yield package
+        yield from sorted(names)
 
 
 @cache
-def source_digest() -> str:
-    """Digest of every module that can change the generated code."""
-    root = Path(__file__).resolve().parent.parent
+def source_digest() -> str | None:
+    """Digest of every module that can change the generated code; ``None`` if there is none."""
     digest = hashlib.sha256()
-    for folder in _GENERATORS:
-        for path in sorted((root / folder).glob("*.py")):
-            digest.update(path.name.encode())
-            digest.update(path.read_bytes())
+    try:
+        for name in _modules():
+            content = _content(name)
+            digest.update(f"{name} {len(content)} ".encode() + content)
+    except Exception:  # noqa: BLE001  # loaders raise what they like, and none may do harm here
+        _warn("the package's own code cannot be read, or changed since; the disk cache is not used")
+        return None
     return digest.hexdigest()
 
 
@@ -44,28 +126,34 @@ def _default_directory() -> Path:
     elif sys.platform == "darwin":
         base = str(Path.home() / "Library" / "Caches")
     else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        if not Path(base).is_absolute():  # to be ignored, says its specification
+            base = str(Path.home() / ".cache")
     return Path(base) / "jitgemm"
 
 
 def directory() -> Path | None:
     """The cache folder, created if need be; ``None`` where there can be none.
 
-    ``JITGEMM_CACHE_DIR`` names another folder; ``JITGEMM_CACHE=0`` switches the disk cache off.
+    ``JITGEMM_CACHE_DIR`` names another folder; ``JITGEMM_CACHE=off`` switches the disk cache off.
     """
-    if tuning.text("cache") == "0":
+    if not tuning.switch("cache", default=True):
         return None
-    named = tuning.text("cache_dir")
+    named = tuning.folder("cache_dir")
     try:
-        path = Path(named) if named else _default_directory()
+        path = named or _default_directory()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.name == "posix":
             info = path.stat()
             if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o022:
                 _warn(f"cache folder {path} can be written by others; not used")
                 return None
-    except (OSError, RuntimeError):
-        # No home, read-only, or not a folder: work without.
+    except RuntimeError:
+        return None  # no home
+    except OSError as e:
+        # Read-only, or not a folder: work without.
+        if named is not None:
+            _warn(f"cache folder {named} cannot be used ({e.strerror}); machine code is not kept")
         return None
     return path
 
@@ -109,5 +197,32 @@ def _seal(key: str, body: bytes) -> bytes:
     return hashlib.sha256(key.encode() + b"\0" + body).digest()
 
 
+class _Later(threading.local):
+    texts: list[str] | None = None
+
+
+_later = _Later()
+
+
+class WarningsLater:
+    """Keeps this thread's warnings for the end: what shows them may run any Python."""
+
+    def __enter__(self) -> None:
+        self._mine = _later.texts is None
+        if self._mine:
+            _later.texts = []
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if self._mine:
+            texts, _later.texts = _later.texts, None
+            for text in texts or () if kind is None else ():
+                errors.warn(text)
+
+
 def _warn(text: str) -> None:
-    warnings.warn(f"jitgemm: {text}", JitGemmWarning, stacklevel=4)
+    if _later.texts is None:
+        errors.warn(text)
+    else:
+        _later.texts.append(text)

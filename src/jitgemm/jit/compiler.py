@@ -7,16 +7,15 @@ them (never both at once); symbols that cannot be resolved are errors.
 from __future__ import annotations
 
 import hashlib
-import os
-import threading
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from jitgemm.isa.tables import Isa
 from jitgemm.jit import cache
-from jitgemm.jit.target import check_executable_memory, host, target_machine
+from jitgemm.jit.building import building
+from jitgemm.jit.target import check_executable_memory, host, llvm, target_machine
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function
@@ -40,10 +39,17 @@ class Unit:
     kernel_class: type[LlvmKernel] = LlvmKernel
     identity: str | None = None
 
-    @cached_property
+    _key: list[str] = field(init=False, default_factory=list, repr=False, compare=False)
+
+    @property
     def key(self) -> str:
         """Identifies the unit in memory and, with the machine, on disk."""
-        return f"{self.name}\0{text(self) if self.identity is None else self.identity}"
+        # Kept by hand: a cached property of the standard library holds a lock while it is computed.
+        if not self._key:
+            self._key.append(
+                f"{self.name}\0{text(self) if self.identity is None else self.identity}"
+            )
+        return self._key[0]
 
 
 @dataclass
@@ -61,20 +67,12 @@ class _Store:
     """Process-wide state: the linker and what it has linked."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
         self.units: dict[str, Compiled] = {}
         self.lljit: Any = None
-        self.linked = 0
+        self.names = itertools.count(1)
 
 
 _store = _Store()
-# Nobody forks while LLVM is at work, so a child inherits a consistent compiler (contract 18).
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _store.lock.acquire() and None,
-        after_in_parent=_store.lock.release,
-        after_in_child=_store.lock.release,
-    )
 
 
 def gemm_unit(spec: GemmSpec) -> Unit:
@@ -100,18 +98,16 @@ def text(unit: Unit) -> str:
 
 
 def _optimized(unit: Unit) -> Any:
-    import llvmlite.binding as llvm  # loaded by host()
-
-    module = llvm.parse_assembly(text(unit))
+    module = llvm().parse_assembly(text(unit))
     module.triple = host().triple
     machine = target_machine(unit.isa)
     module.data_layout = str(machine.target_data)
     module.verify()
     # The generator already unrolls and schedules; these passes turn variables into registers and
     # fold the rest.  The full -O2 pipeline takes 300 ms longer per unit and gains nothing.
-    tuning_options = llvm.create_pipeline_tuning_options(speed_level=2)
-    builder = llvm.create_pass_builder(machine, tuning_options)
-    passes = llvm.create_new_module_pass_manager()
+    tuning_options = llvm().create_pipeline_tuning_options(speed_level=2)
+    builder = llvm().create_pass_builder(machine, tuning_options)
+    passes = llvm().create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
@@ -122,15 +118,18 @@ def _optimized(unit: Unit) -> Any:
 
 def assembly(unit: Unit) -> str:
     """The unit's assembly."""
-    with _store.lock:
+    with building:
         return str(target_machine(unit.isa).emit_assembly(_optimized(unit)))
 
 
-def _key(unit: Unit) -> str:
-    machine = host()
+def _key(unit: Unit) -> str | None:
+    """What the unit is called on disk; ``None`` if it cannot be told from another version's."""
+    machine, source = host(), cache.source_digest()
+    if source is None:
+        return None
     parts = (
         unit.key,
-        cache.source_digest(),
+        source,
         machine.llvm,
         machine.triple,
         machine.cpu,
@@ -145,38 +144,41 @@ def get(unit: Unit) -> Compiled:
     Raises:
         JitUnavailableError: this process may not, or cannot, make code executable.
     """
-    known = _store.units.get(unit.key)
+    key = unit.key
+    known = _store.units.get(key)
     if known is not None:
         return known
-    with _store.lock:
-        known = _store.units.get(unit.key)
-        if known is None:
-            known = _store.units[unit.key] = _build(unit)
-        return known
+    with cache.WarningsLater(), building:
+        known = _store.units.get(key)
+        # A call in the middle of building, as a signal handler's, may build the same: one is kept.
+        return known or _store.units.setdefault(key, _build(unit))
+
+
+def _linker(unit: Unit) -> Any:
+    if _store.lljit is None:
+        # JITLink lays an object's sections out side by side.  The older linker maps each where the
+        # system likes, and aborts the process when that is more than 2 GiB apart.
+        made = llvm().create_lljit_compiler(target_machine(unit.isa), use_jit_link=True)
+        _store.lljit = _store.lljit or made
+    return _store.lljit
 
 
 def _build(unit: Unit) -> Compiled:
     host()
-    import llvmlite.binding as llvm  # loaded by host()
-
     # Each time: a process may give the right up after its first product.
     check_executable_memory()
-    if _store.lljit is None:
-        # JITLink lays an object's sections out side by side.  The older linker maps each where the
-        # system likes, and aborts the process when that is more than 2 GiB apart.
-        _store.lljit = llvm.create_lljit_compiler(target_machine(unit.isa), use_jit_link=True)
-    key = _key(unit)
+    linker, key = _linker(unit), _key(unit)
     names = [f.name for f in unit.exports()]
-    image, source = cache.load(key), "disk cache"
+    image, source = None if key is None else cache.load(key), "disk cache"
     if image is None:
         image, source = target_machine(unit.isa).emit_object(_optimized(unit)), "compiled"
-        cache.store(key, image)
-    library = llvm.JITLibraryBuilder().add_object_img(image).add_current_process()
+        if key is not None:
+            cache.store(key, image)
+    library = llvm().JITLibraryBuilder().add_object_img(image).add_current_process()
     for name in names:
         library.export_symbol(name)
     # Names only need to differ.
-    _store.linked += 1
-    tracker = library.link(_store.lljit, f"{unit.name}#{_store.linked}")
+    tracker = library.link(linker, f"{unit.name}#{next(_store.names)}")
     return Compiled(unit.name, {n: tracker[n] for n in names}, source, tracker)
 
 

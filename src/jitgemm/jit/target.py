@@ -13,9 +13,10 @@ from typing import Any
 from jitgemm import tuning
 from jitgemm.errors import IsaError, JitUnavailableError, message
 from jitgemm.isa.tables import BY_NAME, PORTABLE, Isa
+from jitgemm.jit.building import building
 
 __all__ = [
-    "NO_ISA", "Host", "available", "check_executable_memory", "choose_isa", "host",
+    "NO_ISA", "Host", "available", "check_executable_memory", "choose_isa", "host", "llvm",
     "target_machine",
 ]  # fmt: skip
 
@@ -43,6 +44,15 @@ class Host:
 
 
 @cache
+def llvm() -> Any:
+    """LLVM's binding.  Loaded once: nothing can be imported any more when modules are torn down."""
+    # Imported here, and first of all: without it everything but generating code must work.
+    import llvmlite.binding
+
+    return llvmlite.binding
+
+
+@cache
 def host() -> Host:
     """Detect the machine once.
 
@@ -50,28 +60,27 @@ def host() -> Host:
         JitUnavailableError: llvmlite is not installed or does not load, or its LLVM has no code
             generator for this architecture.
     """
-    # Imported here, and first of all: without it everything but generating code must work.
-    try:
-        import llvmlite.binding  # noqa: F401
-    except (ImportError, OSError) as e:
-        raise JitUnavailableError(f"llvmlite cannot be imported ({e})") from e
-    try:
-        return _detect()
-    except RuntimeError as e:
-        raise JitUnavailableError(f"LLVM does not know this machine ({e})") from e
+    with building:
+        try:
+            llvm()
+        except (ImportError, OSError) as e:
+            raise JitUnavailableError(f"llvmlite cannot be imported ({e})") from e
+        try:
+            return _detect()
+        except RuntimeError as e:
+            raise JitUnavailableError(f"LLVM does not know this machine ({e})") from e
 
 
 def _detect() -> Host:
-    import llvmlite.binding as llvm  # loaded by now
-
+    binding = llvm()
     # Since llvmlite 0.45 the library initialises itself and the old call is an error.
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
     # Empty inline assembly still goes through the parser.
-    llvm.initialize_native_asmparser()
-    features = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
-    version = ".".join(str(part) for part in llvm.llvm_version_info)
-    return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version)
+    binding.initialize_native_asmparser()
+    features = frozenset(name for name, on in binding.get_host_cpu_features().items() if on)
+    version = ".".join(str(part) for part in binding.llvm_version_info)
+    return Host(binding.get_process_triple(), binding.get_host_cpu_name(), features, version)
 
 
 def available(isa: Isa) -> bool:
@@ -128,15 +137,13 @@ def choose_isa() -> Isa:
 @cache
 def target_machine(isa: Isa) -> Any:
     """LLVM's target machine for code of ``isa``."""
-    import llvmlite.binding as llvm  # loaded by host()
-
     if isa.cpu:
         cpu, features = isa.cpu, isa.features
         if isa is PORTABLE or isa.cpu == "generic":
             cpu = "x86-64" if host().arch == "x86_64" else "generic"
     else:
         cpu, features = host().cpu, ",".join(f"+{f}" for f in sorted(host().features))
-    target = llvm.Target.from_triple(host().triple)
+    target = llvm().Target.from_triple(host().triple)
     return target.create_target_machine(
         cpu=cpu, features=features, opt=2, reloc="pic", codemodel="default"
     )

@@ -8,19 +8,18 @@ checks that none survives in a hot loop.
 
 from __future__ import annotations
 
-import platform
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jitgemm.errors import LanguageError
 from jitgemm.isa.conversions import conversion
 from jitgemm.isa.types import ElementType
-from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, T, Var, Vec
+from jitgemm.lang.core import Cond, Function, Int, IntLike, Mask, Ptr, T, Var, Vec
 from jitgemm.lang.module import LlvmModule
 from jitgemm.lang.template import Holes, conversion_holes, number_text, shape_holes
+from jitgemm.lang.threads import ThreadWords
 
-__all__ = ["LlvmKernel", "has_futex"]
+__all__ = ["LlvmKernel"]
 
 _TYPES = {"int": "i64", "ptr": "ptr"}
 _FOLD: dict[str, Callable[[int, int], int]] = {
@@ -32,19 +31,9 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
 }
-# System call numbers of futex(2) by machine; its operations, private to this process.
-_FUTEX = {"x86_64": 202, "aarch64": 98}
-_FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
-_NAP_US = 300
-"""Of a sleep that nobody can end."""
 
 
-def has_futex() -> bool:
-    """Whether threads can sleep on a word of memory here."""
-    return sys.platform == "linux" and platform.machine() in _FUTEX
-
-
-class LlvmKernel(Kernel):
+class LlvmKernel(ThreadWords):
     """Writes one function."""
 
     def __init__(self, module: LlvmModule, function: Function) -> None:
@@ -430,46 +419,3 @@ class LlvmKernel(Kernel):
                 raise LanguageError(f"{function.name}: {name} must be {kind}")
             texts.append(f"{_TYPES[kind]} {value.handle}")
         return ", ".join(texts)
-
-    # -- threads --------------------------------------------------------------------------------
-    def fetch_add(self, p: Ptr, by: IntLike) -> Int:
-        value = self.const(by).handle
-        return Int(self, self._let(f"atomicrmw add ptr {p.handle}, i64 {value} seq_cst"))
-
-    def compare_exchange(self, p: Ptr, expected: Int, new: Int) -> Cond:
-        both = self._let(
-            f"cmpxchg ptr {p.handle}, i64 {expected.handle}, i64 {new.handle} seq_cst seq_cst"
-        )
-        return Cond(self, self._let(f"extractvalue {{ i64, i1 }} {both}, 1"))
-
-    def load_shared(self, p: Ptr) -> Int:
-        return Int(self, self._let(f"load atomic i64, ptr {p.handle} seq_cst, align 8"))
-
-    def pause(self) -> None:
-        # The instruction is x86's; elsewhere waiting loops simply spin.
-        if self.isa.arch == "x86_64":
-            self.module.declare("declare void @llvm.x86.sse2.pause()")
-            self._emit("call void @llvm.x86.sse2.pause()")
-
-    def yield_core(self) -> None:
-        self.module.declare("declare i32 @sched_yield()")
-        self._emit("call i32 @sched_yield()")
-
-    def sleep_while(self, p: Ptr, value: Int) -> None:
-        if has_futex():
-            self._futex(p, _FUTEX_WAIT_PRIVATE, value)
-        else:
-            self.module.declare("declare i32 @usleep(i32)")
-            self._emit(f"call i32 @usleep(i32 {_NAP_US})")
-
-    def wake(self, p: Ptr, count: IntLike) -> None:
-        if has_futex():
-            self._futex(p, _FUTEX_WAKE_PRIVATE, self.const(count))
-
-    def _futex(self, p: Ptr, operation: int, value: Int) -> None:
-        self.module.declare("declare i64 @syscall(i64, ...)")
-        number, narrow = _FUTEX[platform.machine()], self._let(f"trunc i64 {value.handle} to i32")
-        self._emit(
-            f"call i64 (i64, ...) @syscall(i64 {number}, ptr {p.handle}, "
-            f"i32 {operation}, i32 {narrow}, ptr null, ptr null, i32 0)"
-        )

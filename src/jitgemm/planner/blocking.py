@@ -44,6 +44,9 @@ _CHUNKS_PER_THREAD = 4
 # rows of A as eight more columns would (4 bytes against 32 multiply-adds per cycle), the first
 # lines of its panels as one and a half more rows, and being drawn as a small tile.
 _FETCH_COLS, _FETCH_ROWS, _DRAW = 8.0, 1.5, 64.0
+# What gathering rows of A from columns costs, in micropanels that use them: 224 x 2371 @ 2371 x
+# 623, f32, one thread, 1.2 ms of 9 (AVX2, Zen 3 VM, 2026-12-01).
+_GATHER_PANELS = 4.0
 _PAGE = 4096
 _PANELS_TO_SPLIT = 4
 # Estimate: twice what half of a cluster's L3 allows.
@@ -91,6 +94,8 @@ class Limits:
     """B is packed over its whole depth."""
     copies_a: bool = False
     """Rows of A are copied for each block of columns."""
+    gathers_a: bool = False
+    """They are also gathered from columns, which costs as much as some micropanels of product."""
 
 
 def _rows(most: int, m: int) -> int:
@@ -105,14 +110,16 @@ def _depth(spec: GemmSpec, k: int) -> int:
     return min(k, max(1, _PAGE // spec.unit // block) * block)
 
 
-def _slowest(shape: tuple[int, int], cell: tuple[int, int], threads: int) -> float:
+def _slowest(
+    shape: tuple[int, int], cell: tuple[int, int], threads: int, fetch_cols: float
+) -> float:
     """Estimated work of the slowest thread if chunks of ``cell`` are drawn row by row."""
     (m, n), (rows, cols) = shape, cell
     down, across = _ceil(m, rows), _ceil(n, cols)
     rounds, last = divmod(down * across, threads)
 
     def cost(height: int) -> float:
-        return (height + _FETCH_ROWS) * (cols + _FETCH_COLS) + _DRAW
+        return (height + _FETCH_ROWS) * (cols + fetch_cols) + _DRAW
 
     if last == 0:
         rounds, last = rounds - 1, threads
@@ -122,20 +129,25 @@ def _slowest(shape: tuple[int, int], cell: tuple[int, int], threads: int) -> flo
 
 
 def _grid(
-    shape: tuple[int, int], tile: tuple[int, int], most: int, threads: int
+    shape: tuple[int, int], tile: tuple[int, int], most: int, limits: Limits
 ) -> tuple[int, int]:
     """Microtiles per chunk, down (at most ``most``) and across, for several threads."""
+    threads = limits.threads
     (m, n), (height, width) = shape, tile
     tiles, panels = max(1, _ceil(m, height)), max(1, _ceil(n, width))
     parts = range(1, _CHUNKS_PER_THREAD * threads + 1)
     down = {_ceil(tiles, p) for p in parts if _ceil(tiles, p) <= most} | {min(tiles, most)}
     # Neighbouring tickets share their rows of A, which then come from memory once: worth 3-9 % at
     # 1024 and 2048 on two threads (Zen 5, 2026-11-30), where it leaves enough columns to each.
-    split = threads if panels >= _PANELS_TO_SPLIT * threads else 1
+    split = threads if panels >= _PANELS_TO_SPLIT * threads and not limits.gathers_a else 1
+    fetch = _GATHER_PANELS * width if limits.gathers_a else _FETCH_COLS
     across = {_ceil(panels, p) for p in parts if p >= split}
     return min(
         ((d, a) for d in down for a in across),
-        key=lambda c: (_slowest(shape, (c[0] * height, c[1] * width), threads), -c[0] * c[1]),
+        key=lambda c: (
+            _slowest(shape, (c[0] * height, c[1] * width), threads, fetch),
+            -c[0] * c[1],
+        ),
     )
 
 
@@ -180,7 +192,7 @@ def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -
     tiles = max(1, _ceil(m, tile_rows))
     cols_per_chunk, rows_per_chunk = max(nc, 1), mc
     if threads > 1:
-        tall, wide = _grid((m, nc), (tile_rows, width), mc // tile_rows, threads)
+        tall, wide = _grid((m, nc), (tile_rows, width), mc // tile_rows, limits)
         rows_per_chunk, cols_per_chunk = tall * tile_rows, wide * width
     rows_per_chunk = min(rows_per_chunk, tiles * tile_rows)
 

@@ -213,7 +213,7 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     whole = source is BSource.COLUMNS or not direct or spec.rests_apart
     limits = Limits(
         threads, most_rows, whole_depth=whole, one_slice=spec.arithmetic is not None,
-        copies_a=pack_a is not PackA.INPLACE,
+        copies_a=pack_a is not PackA.INPLACE, gathers_a=pack_a is PackA.PANELS,
     )  # fmt: skip
     sweep = source is BSource.INPLACE and direct and sweeps(oriented, context)
     if sweep:

@@ -5,11 +5,9 @@ Built at first use.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
-import inspect
 import os
-import threading
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -19,14 +17,22 @@ from typing import Any
 import numpy as np
 
 from jitgemm import tuning
-from jitgemm.errors import IsaError, JitGemmWarning, JitUnavailableError, message
+from jitgemm.errors import IsaError, JitUnavailableError, message, warn
 from jitgemm.isa.tables import PORTABLE, Isa
 from jitgemm.jit import compiler
+from jitgemm.jit.building import building
 from jitgemm.jit.target import NO_ISA, choose_isa, host
 from jitgemm.lang.core import Function, Int, Ptr, parameters
 from jitgemm.planner import machine as machines
 from jitgemm.planner.route import Context
-from jitgemm.runtime import batch_code, batch_entry, entry_code, numpy_abi, pool_code
+from jitgemm.runtime import (
+    batch_code,
+    batch_entry,
+    entry_code,
+    numpy_abi,
+    pool_code,
+    small_code,
+)  # fmt: skip
 from jitgemm.runtime.entry_code import SCRATCH
 from jitgemm.runtime.memory import address, aligned_buffer
 from jitgemm.runtime.pool import Pool
@@ -76,7 +82,7 @@ def system_unit() -> compiler.Unit:
             pool_code.worker(),
             _wake_function(),
             entry_code.call_plan(),
-            entry_code.call_small(),
+            small_code.call_small(),
             batch_code.batch_worker(),
             batch_code.list_worker(),
             batch_code.run_batch(),
@@ -163,9 +169,10 @@ class SharedScratch:
 
     def __init__(self) -> None:
         self.record = record_array(SCRATCH.slots)
-        self._buffer = aligned_buffer(0)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forked)
+        # All there have been: a call may still be inside the smaller ones, which together are no
+        # larger than the last.
+        self._buffers: list[np.ndarray] = []
+        self._most = 0
 
     @property
     def where(self) -> int:
@@ -173,27 +180,24 @@ class SharedScratch:
         return address(self.record.view(np.uint8))
 
     def reserve(self, nbytes: int) -> None:
-        """Grow by powers of two, unless a call is using it right now."""
-        # Entries mark it busy while they hold the interpreter lock, as this code does.
-        if nbytes <= self._buffer.nbytes or self.record[SCRATCH.slot("busy")]:
-            return
-        self._buffer = aligned_buffer(1 << (nbytes - 1).bit_length())
-        self.record[SCRATCH.slot("address")] = address(self._buffer)
-        self.record[SCRATCH.slot("size")] = self._buffer.nbytes
+        """Grow by powers of two."""
+        self._most = max(self._most, nbytes)
+        # Python may run in between (a finaliser, another thread) and reserve more or less.
+        while self.record[SCRATCH.slot("size")] < self._most:
+            buffer = aligned_buffer(1 << (self._most - 1).bit_length())
+            self._buffers.append(buffer)
+            # One assignment of an array: entries, which read the record while they hold the
+            # interpreter lock, see the old buffer or the new one.
+            self.record[_PLACE] = np.array([address(buffer), buffer.nbytes])
 
-    def _forked(self) -> None:
-        # A call of another thread may have been inside; it does not exist in the child.
+    def forked(self) -> None:
+        """In a child: a call of another thread, which may have been inside, does not exist."""
         self.record[SCRATCH.slot("busy")] = 0
 
 
-_lock = threading.RLock()
-# Nobody forks while the engine is half built.  Handlers run before a fork in the reverse order of
-# their registration: this lock first, the compiler's second, in the order building takes them.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
-    )
+_PLACE = slice(SCRATCH.slot("address"), SCRATCH.slot("size") + 1)
 _engine: Engine | None = None
+_ended = False
 _usable: bool | None = None
 _reason = ""
 # Taking the one element is atomic: of threads that find out at once, one warns.
@@ -209,10 +213,35 @@ def engine() -> Engine:
     """
     global _engine
     if _engine is None:
-        with _lock:
+        with building:
             if _engine is None:
-                _engine = _build()
+                made = _build()
+                if _ended:
+                    made.pool.stop()
+                # Its tables must outlive whatever still calls, or is inside, generated code when
+                # modules are torn down.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+                # A call in the middle of building, as a signal handler's, may have been first.
+                _engine = _engine or made
     return _engine
+
+
+def _exit() -> None:
+    global _ended
+    _ended = True
+    if _engine is not None:
+        _engine.pool.stop()
+
+
+def _forked() -> None:
+    if _engine is not None:
+        _engine.pool.forked()
+        _engine.scratch.forked()
+
+
+atexit.register(_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _build() -> Engine:
@@ -249,18 +278,11 @@ def usable() -> bool:
             _usable = False
             with suppress(IndexError):
                 _untold.pop()
-                _warn(e.reason)
+                what = "products go through a BLAS, slower for small sizes and with other bits"
+                warn(f"{e.reason}; {what}")
         else:
             _usable = True
     return _usable
-
-
-def _warn(reason: str) -> None:
-    what = "products go through a BLAS, slower for small sizes and with other bits"
-    package, level, frame = __name__.split(".", 1)[0], 1, inspect.currentframe()
-    while frame and frame.f_globals["__name__"].split(".", 1)[0] == package:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(f"jitgemm: {reason}; {what}", JitGemmWarning, stacklevel=level)
 
 
 def unavailable() -> str:

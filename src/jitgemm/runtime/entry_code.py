@@ -25,11 +25,9 @@ __all__ = [
     "B_MATRIX",
     "PLAN",
     "SCRATCH",
-    "SMALL",
     "ArrayAt",
     "call_plan",
     "call_slow",
-    "call_small",
     "take_data",
 ]
 
@@ -67,16 +65,6 @@ PLAN = Record(
 # Scratch that all plans share; a call that finds it busy or too small takes the slow path, which
 # brings its own (and lets this one grow).
 SCRATCH = Record("scratch", "busy", "address", "size")
-
-# Small products: any shape up to a limit, rows contiguous, two element types.
-SMALL = Record(
-    "small",
-    "array_type", "slow", "none", "new_from_descr", "limit", "depth_limit",
-    "descr_0", "descr_1", "nest_0", "nest_1", "size_0", "size_1", "one_0", "one_1",
-    "panel_0", "panel_1",
-    "mr",
-    *(f"group_{i}" for i in range(33)),  # micropanels covered at once, by rows of a tile
-)  # fmt: skip
 
 
 class ArrayAt:
@@ -280,97 +268,3 @@ def call_plan() -> Function:
 
     params = parameters("owner* args* count names*")
     return NativeFunction("jitgemm_call_plan", params, body, returns="ptr")
-
-
-def call_small() -> Function:
-    """``matmul(x1, x2, out, threads)`` for small contiguous matrices of one native type."""
-
-    def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
-        table = SMALL.view(k, k.load_ptr(owner + _AT["data"]))
-
-        def leave(cond: Cond) -> None:
-            k.leave_when(cond, lambda: call_slow(k, table, args, count, names))
-
-        leave(count.differs(4) | ~k.is_null(names))
-        a_at, b_at, d_at, threads = (k.load_ptr(args + 8 * i) for i in range(4))
-        array_type, none = table.pointer("array_type"), table.pointer("none")
-        leave(~(_is_matrix(k, [a_at, b_at], array_type) & k.same(threads, none)))
-        a, b = ArrayAt(k, a_at), ArrayAt(k, b_at)
-        leave(~(a.small("nd").equals(2) & b.small("nd").equals(2)))
-        descr = a.pointer("descr")
-        second = k.same(descr, table.pointer("descr_1"))
-        known = k.same(descr, table.pointer("descr_0")) | second
-        dense = (a.small("flags") & b.small("flags") & numpy_abi.C_CONTIGUOUS).differs(0)
-        m, depth = a.pair("dims")
-        depth_b, n = b.pair("dims")
-        limit = table.int("limit")
-        leave(
-            ~_all(
-                known, dense, k.same(b.pointer("descr"), descr), depth.equals(depth_b),
-                m <= limit, n <= limit, depth <= table.int("depth_limit"),
-                m > 0, n > 0, depth > 0,
-                # A dot product has an order and a kernel of its own.
-                (m * n > 1) | depth.equals(1),
-            )
-        )  # fmt: skip
-        size = k.select(second, table.int("size_1"), table.int("size_0"))
-        at_a, at_b = a.pointer("data"), b.pointer("data")
-        result = k.var(d_at)
-        for fresh in k.branches(k.same(d_at, none)):
-            if fresh:
-                dims = k.scratch(16)
-                k.store_int(dims, m)
-                k.store_int(dims + 8, n)
-                k.external("Py_IncRef", "void", descr)
-                null = k.null()
-                made = k.invoke(
-                    table.pointer("new_from_descr"), "ptr",
-                    array_type, descr, 2, dims, null, null, 0, null,
-                )  # fmt: skip
-                assert isinstance(made, Ptr)
-                k.leave_when(k.is_null(made), k.null)
-                result.value = made
-            else:
-                leave(~_is_matrix(k, [d_at], array_type))
-                d = ArrayAt(k, d_at)
-                leave(d.small("nd").differs(2))
-                rows, cols = d.pair("dims")
-                wanted = numpy_abi.C_CONTIGUOUS | numpy_abi.WRITEABLE
-                start = k.address(d.pointer("data"))
-                stop = start + m * n * size
-
-                def apart(p: Ptr, length: Int, start: Int = start, stop: Int = stop) -> Cond:
-                    low = k.address(p)
-                    return (low + length <= start) | (stop <= low)
-
-                leave(
-                    ~_all(
-                        k.same(d.pointer("descr"), descr), rows.equals(m), cols.equals(n),
-                        (d.small("flags") & wanted).equals(wanted),
-                        apart(at_a, m * depth * size), apart(at_b, depth * n * size),
-                    )
-                )  # fmt: skip
-                k.external("Py_IncRef", "void", d_at)
-        out = ArrayAt(k, result.value).pointer("data")
-        job = JOB.view(k, k.scratch(JOB.size))
-        tiles = k.ceil_div(m, table.int("mr"))
-        tile_rows = k.ceil_div(m, tiles)
-        b_row = n * size
-        fields: dict[str, Int | Ptr | int] = {
-            "a": at_a, "b": at_b, "d": out, "m": m, "n": n, "k": depth,
-            "a_row": depth * size, "a_col": size, "b_row": b_row, "b_col": size,
-            "d_row": b_row, "d_col": size, "pack_a": 0, "direct": 1,
-            "panel_stride": k.select(second, table.int("panel_1"), table.int("panel_0")),
-            "alpha": k.select(second, table.int("one_1"), table.int("one_0")),
-            "depth_step": depth, "rows_ahead": 0, "sweep": 0, "source_row": 0, "source_col": 0,
-            "tile_rows": tile_rows, "a_tile": tile_rows * depth * size,
-            "group": k.load_int(table.at("group_0") + tile_rows * 8),
-        }  # fmt: skip
-        for name, value in fields.items():
-            job.set(name, value)
-        nest = k.select(second, table.pointer("nest_1"), table.pointer("nest_0"))
-        k.invoke(nest, "void", job.ptr, 0)
-        k.ret(result.value)
-
-    params = parameters("owner* args* count names*")
-    return NativeFunction("jitgemm_call_small", params, body, returns="ptr")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,24 +18,37 @@ __all__ = ["Workspace", "aligned_buffer", "thread_workspace"]
 
 _ALIGN = 64
 _HUGE = 2 << 20
-# From this size on a buffer asks for huge pages: a prepacked operand is walked in several streams a
-# panel apart, and 4 KiB pages cost a TLB miss per stream and page.
-_HUGE_FROM = 1 << 20
+# A huge page that a buffer fills to a part only is taken if what is wasted is at most this share of
+# the buffer: handles must not take much more memory than their ``nbytes``.
+_WASTE = 64
 
 
-def _huge_buffer(nbytes: int) -> NDArray[np.uint8] | None:
-    """Anonymous memory aligned to 2 MiB with transparent huge pages asked for."""
+def huge_pages(nbytes: int) -> int:
+    """How many huge pages a buffer of ``nbytes`` asks for, from its beginning on.
+
+    A prepacked operand is walked in several streams a panel apart, and 4 KiB pages cost a TLB miss
+    per stream and page.  The rest of the buffer, less than one huge page, does without.
+    """
+    whole, rest = divmod(nbytes, _HUGE)
+    return whole + (rest > 0 and (_HUGE - rest) * _WASTE <= nbytes)
+
+
+def _huge_buffer(nbytes: int, pages: int) -> NDArray[np.uint8] | None:
+    """Anonymous memory aligned to 2 MiB that begins with ``pages`` transparent huge pages."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
         # Private: the default is shared, and a child would scribble over its parent's scratch.
+        # What alignment skips, and what lies behind the buffer, is never touched.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        region = mmap.mmap(-1, nbytes + _HUGE, flags=flags)
-        region.madvise(mmap.MADV_HUGEPAGE)
+        region = mmap.mmap(-1, max(nbytes, pages * _HUGE) + _HUGE, flags=flags)
+        raw = np.frombuffer(region, np.uint8)
+        skip = -raw.__array_interface__["data"][0] % _HUGE
+        # Where all memory gets huge pages unasked, the last one would be one too.
+        region.madvise(mmap.MADV_NOHUGEPAGE)
+        region.madvise(mmap.MADV_HUGEPAGE, skip, pages * _HUGE)
     except (OSError, ValueError):
         return None
-    raw = np.frombuffer(region, np.uint8)
-    skip = -raw.__array_interface__["data"][0] % _HUGE
     return raw[skip : skip + nbytes]
 
 
@@ -44,8 +59,9 @@ def aligned_buffer(nbytes: int) -> NDArray[np.uint8]:
         MemoryError: there is not that much.
     """
     try:
-        if nbytes >= _HUGE_FROM:
-            huge = _huge_buffer(nbytes)
+        pages = huge_pages(nbytes)
+        if pages:
+            huge = _huge_buffer(nbytes, pages)
             if huge is not None:
                 return huge
         raw = np.empty(nbytes + _ALIGN, np.uint8)
@@ -76,7 +92,10 @@ class Workspace:
         if nbytes < 0:
             raise ValueError(message("nbytes", "at least 0", nbytes))
         self._buffer = aligned_buffer(nbytes)
+        # Never waited for.
         self._lock = threading.Lock()
+        self._owner = 0
+        _workspaces.add(self)
 
     @property
     def nbytes(self) -> int:
@@ -94,6 +113,7 @@ class Workspace:
             yield address(spare)
             return
         try:
+            self._owner = threading.get_ident()
             if nbytes > self.nbytes:
                 self._buffer = aligned_buffer(1 << (nbytes - 1).bit_length())
             yield address(self._buffer)
@@ -102,6 +122,23 @@ class Workspace:
 
     def __reduce__(self) -> tuple[type[Workspace], tuple[int]]:
         return Workspace, (self.nbytes,)
+
+    def forked(self) -> None:
+        """In a child: a call of another thread, which may have been inside, does not exist."""
+        if self._owner != threading.get_ident():
+            self._lock = threading.Lock()
+
+
+_workspaces: weakref.WeakSet[Workspace] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for workspace in tuple(_workspaces):
+        workspace.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def address(buffer: NDArray[np.uint8]) -> int:

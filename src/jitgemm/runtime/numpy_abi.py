@@ -22,6 +22,7 @@ __all__ = [
     "WRITEABLE",
     "data_address",
     "new_from_descr",
+    "new_scalar",
     "verified",
 ]
 
@@ -30,7 +31,7 @@ OFFSETS = {"type": 8, "data": 16, "nd": 24, "dims": 32, "strides": 40, "descr": 
 # Of ``bytes``: the header has a length, and a hash comes before the data.
 BYTES = {"type": 8, "size": 16, "data": 32}
 C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
-_NEW_FROM_DESCR, _ARRAY_TYPE = 94, 2
+_NEW_FROM_DESCR, _SCALAR, _ARRAY_TYPE = 94, 60, 2
 
 
 def _api() -> int:
@@ -51,6 +52,12 @@ def _entry(index: int) -> int:
 def new_from_descr() -> int:
     """Address of ``PyArray_NewFromDescr``."""
     return _entry(_NEW_FROM_DESCR)
+
+
+@cache
+def new_scalar() -> int:
+    """Address of ``PyArray_Scalar``."""
+    return _entry(_SCALAR)
 
 
 def _agrees(array: np.ndarray) -> bool:

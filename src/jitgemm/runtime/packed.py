@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -115,6 +115,11 @@ class Packed:
 
     __slots__ = ("__weakref__", "_buffer", "_dtype", "_layout", "conj", "isa")
 
+    # Arrays leave ``@`` to the handle.
+    __array_ufunc__ = None
+    product: ClassVar[Callable[[Any, Any], Any]]
+    """:func:`jitgemm.matmul`, put here by its module, of which this layer knows nothing."""
+
     def __init__(self, layout: Layout, isa: str, dtype: np.dtype, *, conj: bool = False) -> None:
         self._layout, self.isa, self.conj = layout, isa, conj
         self._dtype = dtype
@@ -187,6 +192,12 @@ class Packed:
         """The operand as an ordinary array (a copy)."""
         matrix = self.stored()
         return np.array(matrix.conj() if self.conj else matrix, dtype or self._dtype, order="C")
+
+    def __matmul__(self, other: object) -> Any:
+        return Packed.product(self, other)
+
+    def __rmatmul__(self, other: object) -> Any:
+        return Packed.product(other, self)
 
     def __repr__(self) -> str:
         conj = ", conj=True" if self.conj else ""
