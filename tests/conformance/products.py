@@ -115,7 +115,7 @@ class Case:
             "rows_ahead": rows,
             "d": x.add("d", d, out=True, initialised=self.in_place),
             "d_row": d.strides[0], "d_col": d.strides[1],
-            "counters": x.record(COUNTERS, dict.fromkeys(("cursor", "done", "sleepers"), 0), out=True),
+            "counters": x.record(COUNTERS, NOTHING_DONE, out=True),
             "m": m, "n": n * spec.parts, "k": k, **self.factors.fields(x),
             "tile_rows": self.tile_rows, "group": spec.tile.group_for(self.tile_rows),
             "rows_per_chunk": rows, "row_chunks": -(-m // rows),

@@ -232,7 +232,7 @@ class TypedCase:
             "slice_stride": 0,
             "d": x.add("d", d, out=True, initialised=False),
             "d_row": d.strides[0], "d_col": d.strides[1],
-            "counters": x.record(COUNTERS, dict.fromkeys(("cursor", "done", "sleepers"), 0), out=True),
+            "counters": x.record(COUNTERS, NOTHING_DONE, out=True),
             "m": m, "n": n, "k": words, "depth": self.depth, **f.fields(x),
             "tile_rows": tile_rows, "group": spec.tile.group_for(tile_rows),
             "rows_per_chunk": rows, "row_chunks": -(-m // rows),
