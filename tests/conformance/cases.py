@@ -41,6 +41,9 @@ from rows import distinct_rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+NOTHING_DONE = dict.fromkeys(("cursor", "done", "sleepers"), 0)
+"""Counters of a product that nobody has begun."""
+
 PLAIN = Epilogue()
 CLIPPED = Epilogue(True, Bias.COLUMN, ACTIVATIONS["clip"])
 # v - row * constant + col: written out for every vector of a tile.

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from cases import (
+    NOTHING_DONE,
     Array,
     Factors,
     Operands,
