@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import pickle
 import re
 import struct
 from collections.abc import Callable
@@ -356,6 +357,19 @@ def test_c12_plain_memory_of_every_kind_is_a_stack(
             equal(call(**{**given, slot: x}, beta=1), want, slot)
 
 
+@pytest.mark.parametrize("kind", MEMORY)
+def test_c12_plans_of_plain_memory_can_be_pickled(
+    kind: str, rng: np.random.Generator, tmp_path: Any
+) -> None:
+    given = _given(rng)
+    pair = {"a": given["a"], "b": given["b"]}
+    want = pair["a"] @ pair["b"]
+    for slot, x in pair.items():
+        operands = {**pair, slot: MEMORY[kind](x, tmp_path)}
+        again = pickle.loads(pickle.dumps(jitgemm.plan(**operands)))
+        equal(again(operands["a"], operands["b"]), want, slot)
+
+
 def test_c12_tensors_of_bfloat16_are_operands(rng: np.random.Generator) -> None:
     given = _given(rng, BF16)
     want = _want(given)
@@ -381,6 +395,9 @@ def test_c12_tensors_of_bfloat16_are_operands(rng: np.random.Generator) -> None:
     for wrong in ({"code": 3}, {"major": 2}):
         with pytest.raises(TypeError, match=r"^jitgemm: a: expected an array, got Halves: "):
             jitgemm.gemm(Halves(given["a"], **wrong), given["b"])
+    planned = jitgemm.plan(Halves(given["a"]), given["b"])
+    same_bits(pickle.loads(pickle.dumps(planned))(given["a"], given["b"]),
+              jitgemm.gemm(given["a"], given["b"]))  # fmt: skip
     empty = jitgemm.gemm(Halves(np.zeros((0, 4), BF16)), given["b"])
     assert empty.shape == (0, 5)
 

@@ -181,6 +181,7 @@ def plan(
         alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
         a_zero_point, b_zero_point, requantize, out_dtype, allow_bf16_dot, c, bias,
     )  # fmt: skip
+    a, b = plain_or_packed("a", a), plain_or_packed("b", b)
     made = _made(a, b, out, options, resolve_threads(threads))
     made.recipe = Recipe.of(a, b, out, options, threads)
     return made
@@ -191,8 +192,7 @@ def _again(recipe: Recipe) -> Plan:
     return plan(*operands, **arguments)
 
 
-def _made(a: Any, b: Any, out: Array | None, options: Options, count: int) -> Plan:
-    a, b = plain_or_packed("a", a), plain_or_packed("b", b)
+def _made(a: Any, b: Any, out: Any, options: Options, count: int) -> Plan:
     handles = isinstance(a, Packed) or isinstance(b, Packed)
     if options.plain and not handles and not covers(a, b):
         note = f"delegated to numpy.matmul: {a.dtype} @ {b.dtype} has no kernel"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgemm.api.operands import Array
+from jitgemm.api.operands import Array, plain
 from jitgemm.api.product import Options
 from jitgemm.errors import message
 from jitgemm.runtime.packed import Packed
@@ -27,8 +27,8 @@ class _Like:
     dtype: np.dtype
 
     @staticmethod
-    def of(x: object) -> _Like:
-        array = np.asarray(x)
+    def of(name: str, x: object) -> _Like:
+        array = plain(name, x)
         return _Like(array.shape, array.strides, array.dtype)
 
     def array(self) -> Array:
@@ -55,10 +55,12 @@ class Recipe:
     @staticmethod
     def of(a: object, b: object, out: object, options: Options, threads: int | None) -> Recipe:
         """What these arguments of :func:`plan` say."""
-        left, right = (x if isinstance(x, Packed) else _Like.of(x) for x in (a, b))
+        left, right = (
+            x if isinstance(x, Packed) else _Like.of(name, x) for name, x in (("a", a), ("b", b))
+        )
         given = {x.name: getattr(options, x.name) for x in fields(options)}
         given = {x.name: given[x.name] for x in fields(options) if given[x.name] is not x.default}
-        target: _Like | str | None = None if out is None else _Like.of(out)
+        target: _Like | str | None = None if out is None else _Like.of("out", out)
         if out is not None and out is options.c:
             target = _OUT_IS_C
         return Recipe(left, right, target, threads, given)

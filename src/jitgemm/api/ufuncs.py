@@ -31,7 +31,7 @@ from jitgemm.api.gufuncs import (
     new_result,
 )  # fmt: skip
 from jitgemm.api.kinds import NUMPY, TYPES, number_of, result_type
-from jitgemm.api.operands import Array, check_output, misplaced
+from jitgemm.api.operands import Array, check_output, misplaced, plain_or_packed
 from jitgemm.api.request import PLAIN
 from jitgemm.api.smallentry import SmallEntry
 from jitgemm.errors import message
@@ -144,7 +144,7 @@ class _Function(Gufunc):
 
     def _prepacked(self, x1: Any, x2: Any, out: Any, threads: object) -> Any:
         """A product with a handle: on its own side, and where this function takes a matrix."""
-        left, right = (x if isinstance(x, Packed) else np.asarray(x) for x in (x1, x2))
+        left, right = map(plain_or_packed, NAMES, (x1, x2))
         sides = zip(NAMES, (left, right), (PackedLhs, PackedRhs), self.cores, strict=False)
         for name, x, kind, core in sides:
             if isinstance(x, Packed) and (core == 1 or not isinstance(x, kind)):
