@@ -89,6 +89,14 @@ KNOBS = {
             "estimate, not swept: about what waking a sleeper costs on a virtual machine",
         ),
         _knob(
+            "move_workers",
+            1,
+            0,
+            "0: threads never touch their processor affinity, which some sandboxes forbid; else a "
+            "worker that wakes up on its caller's processor moves to another",
+            "a choice: moving costs nothing where it is not needed (docs/adr/0023)",
+        ),
+        _knob(
             "rhs_pack_rows",
             32,
             1,

@@ -166,8 +166,9 @@ def test_a_thread_leaves_a_processor_and_may_come_back() -> None:
 
 
 @linux
-def test_workers_may_run_where_they_might_before() -> None:
-    """Whatever they did to get off the caller's core."""
+@pytest.mark.parametrize("moves", [0, 1])
+def test_workers_may_run_where_they_might_before(moves: int) -> None:
+    """Whatever they did to get off the caller's core, or were told not to do."""
     run_python(
         """
 import os
@@ -186,6 +187,7 @@ for worker in workers:
 """,
         JITGEMM_PARALLEL_FLOPS="1",
         JITGEMM_SPIN_US="0",
+        JITGEMM_MOVE_WORKERS=str(moves),
     )
 
 

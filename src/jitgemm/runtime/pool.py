@@ -56,6 +56,7 @@ class Pool:
         self._block[:] = 0
         words = self._block.view(np.int64)
         words[POOL.slot("spins")] = tuning.environment("spin_us") * _PAUSES_PER_US
+        words[POOL.slot("moves")] = int(tuning.environment("move_workers") > 0)
 
     @property
     def cell(self) -> int:

@@ -18,7 +18,7 @@ from jitgemm.runtime.system import NativeFunction, SystemKernel
 
 __all__ = ["POOL", "run", "worker"]
 
-_PAD = [f"_p{i}" for i in range(20)]
+_PAD = [f"_p{i}" for i in range(19)]
 # What an idle worker takes an offer of its core for, in pauses (10 to 60 ns and 0.3 to 1 us).
 _PAUSES_PER_YIELD = 16
 
@@ -29,8 +29,8 @@ POOL = Record(
     "sleepers", *_PAD[7:14],
     "busy", "function", "job", "threads", "stop", "spins",
     "processor",  # the caller's
-    *_PAD[14:15],
-    "slots", *_PAD[15:20], "_q0", "_q1",  # claims left; negative once overdrawn
+    "moves",  # 1: workers leave it
+    "slots", *_PAD[14:19], "_q0", "_q1",  # claims left; negative once overdrawn
     "finished", "waiting",  # claims worked off, and callers that sleep until there are more
 )  # fmt: skip
 
@@ -104,9 +104,10 @@ def worker() -> Function:
             current = k.load_shared(pool.at("sequence"))
             for _ in k.when(current.differs(seen.value)):
                 seen.value = current
-                here = k.processor()
-                for _ in k.when((here >= 0) & here.equals(pool.int("processor"))):
-                    k.leave_processor(here, pool.int("threads"))
+                for _ in k.when(pool.int("moves").equals(1)):
+                    here = k.processor()
+                    for _ in k.when((here >= 0) & here.equals(pool.int("processor"))):
+                        k.leave_processor(here, pool.int("threads"))
                 slot = k.fetch_add(pool.at("slots"), -1)
                 for _ in k.when(slot > 0):
                     # The fields were written before the slots: a claim makes them visible.
