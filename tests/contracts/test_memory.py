@@ -802,9 +802,19 @@ def _refusals(dtype: Any) -> dict[str, tuple[Array, str]]:
     }
 
 
+# What NumPy's rules allow for ``matmul``: a cast of the same kind, more leading axes.
+_TAKEN = {(call, case) for call in ("matmul", "stack") for case in ("other float", "complex")}
+_TAKEN.add(("matmul", "three axes"))
+_REFUSED = [
+    (call, case)
+    for call in ("gemm", "gemm again", "matmul", "prepacked", "plan", "stack")
+    for case in _refusals(np.float32)
+    if (call, case) not in _TAKEN
+]
+
+
 @once
-@pytest.mark.parametrize("case", _refusals(np.float32))
-@pytest.mark.parametrize("call", ["gemm", "gemm again", "matmul", "prepacked", "plan", "stack"])
+@pytest.mark.parametrize(("call", "case"), _REFUSED)
 def test_c14_what_cannot_hold_the_result_is_refused_untouched(
     case: str, call: str, dtype: Any, rng: np.random.Generator
 ) -> None:
@@ -825,7 +835,9 @@ def test_c14_what_cannot_hold_the_result_is_refused_untouched(
         "plan": lambda: jitgemm.plan(a, b)(a, b, out),
         "stack": lambda: jitgemm.matmul(np.stack([a, a]), b, stack),
     }
-    with pytest.raises(error, match=rf"^jitgemm: out: .*{word}"):
+    # What NumPy's rules say of types it says in its own words.
+    by_numpy = call in ("matmul", "stack") and word == "elements"
+    with pytest.raises(error, match="Cannot cast" if by_numpy else rf"^jitgemm: out: .*{word}"):
         calls[call]()
     assert out.tobytes() == before
 
