@@ -90,7 +90,7 @@ def key_of(
         (b.shape, b.strides, b.dtype) if type(b) is _ARRAY else _described(b),
         (out.shape, out.strides, out.dtype) if type(out) is _ARRAY else _described(out),
         None if c is None else (_described(c), c is out),
-        None if bias is None else _described(bias),
+        (bias.shape, bias.strides, bias.dtype) if type(bias) is _ARRAY else _described(bias),
         form, threads,
     )  # fmt: skip
 

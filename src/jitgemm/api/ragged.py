@@ -141,7 +141,11 @@ class _Problem:
                  "returned", "target")  # fmt: skip
 
     def __init__(self, given: dict[str, Any], call: _Call) -> None:
-        self.given, self.call = {name: _taken(name, x) for name, x in given.items()}, call
+        self.call = call
+        self.given = {
+            name: x if x is None or type(x) is np.ndarray else _taken(name, x)
+            for name, x in given.items()
+        }
         self.returned = given["out"]
         self.request: Request | None = None
         self.product: Product | None = None
@@ -166,7 +170,7 @@ class _Problem:
             return ()
         try:
             # Sums of deep products must not rest in a D that is C, whichever array says so.
-            return *key_of(a, b, out, c, bias, form, 1), self.in_place
+            return *key_of(a, b, out, c, bias, form, 1), c is not None and self.in_place
         except TypeError:  # no arrays
             return ()
 

@@ -245,19 +245,29 @@ def told(options: tuple[Any, ...], a: Array | Packed, b: Array | Packed) -> Told
     Raises:
         TypeError, ValueError: as :func:`request_of`.
     """
+    if options is PLAIN:
+        dtype = a.dtype
+        if dtype is b.dtype and dtype.kind in "fc":
+            # NumPy's result is the usual one.
+            return _USUAL_FORM, None, dtype
     (alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
      zero_a, zero_b, requantize, wanted, bf16_dot) = options  # fmt: skip
     if (
-        activation is epilogue is workspace is zero_a is zero_b is requantize is wanted is None
+        epilogue is workspace is zero_a is zero_b is requantize is wanted is None
         and conj_a is conj_b is bf16_dot is False
         and reproducible is _DEFAULT
         and backend is _JIT
+        and beta is _ZERO
     ):
         dtype = a.dtype
         if dtype is b.dtype and dtype.kind in "fc":
-            if alpha is _ONE and beta is _ZERO:
-                return _USUAL_FORM, None, dtype
-            if type(alpha) is float and beta is _ZERO and dtype.kind == "f":
+            if alpha is _ONE:
+                if activation is None:
+                    return _USUAL_FORM, None, dtype
+                steps = _STEPS.get(activation) if type(activation) is str else None
+                if steps is not None:
+                    return (True, False, steps, None, None), None, dtype
+            elif activation is None and type(alpha) is float and dtype.kind == "f":
                 # Adding 0 turns -0 into +0.
                 form = _USUAL_FORM if alpha else _NOTHING_FORM
                 return form, (alpha + 0.0, 0.0, False, False), dtype

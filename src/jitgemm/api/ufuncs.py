@@ -8,7 +8,6 @@ NumPy's rules say of types it is asked on stand-ins of one element, so that its 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -42,6 +41,10 @@ __all__ = ["NumpyKeywords", "matmul", "matvec", "vecdot", "vecmat"]
 # Multiplications of integers up to which NumPy's matmul ends before an entry is found (0.75 us at
 # 4^3, 1 to 4 us at 8^3 by type, 8 us at 16^3, against 2.3 us; Zen 5, 2026-11-30).
 _FEW = 512
+
+_ARRAY = np.ndarray
+_MATRICES = (2, 2, 2)
+"""Axes of operands and result of ``matmul``, of which no other function has as many."""
 
 _CONJUGATED = (*PLAIN[:3], True, *PLAIN[4:])
 
@@ -83,10 +86,11 @@ def _only(out: object) -> Any:
 
 def _is_tiny(left: Array, right: Array) -> bool:
     """Whether a product is one of matrices of few integers."""
+    if left.dtype.kind not in "iub" or right.dtype.kind not in "iub":
+        return False
     if not left.ndim == right.ndim == 2 or left.shape[1] != right.shape[0]:
         return False
-    whole = left.dtype.kind in "iub" and right.dtype.kind in "iub"
-    return whole and left.size * right.shape[1] <= _FEW
+    return left.size * right.shape[1] <= _FEW
 
 
 class _Function(Gufunc):
@@ -100,25 +104,29 @@ class _Function(Gufunc):
 
     def slow(self, x1: Any, x2: Any, out: Any = None, threads: object = None) -> Any:
         """Everything the generated entry does not do: planning, stacks, delegation."""
-        if isinstance(x1, Packed) or isinstance(x2, Packed):
-            return self._prepacked(x1, x2, _only(out), threads)
-        if isinstance(out, tuple) or out is ... or has_say(x1) or has_say(x2) or has_say(out):
-            return self.in_full(x1, x2, out, threads, {})
-        left, right = np.asarray(x1), np.asarray(x2)
+        left, right = x1, x2
+        if not (type(x1) is type(x2) is _ARRAY and (out is None or type(out) is _ARRAY)):
+            if isinstance(x1, Packed) or isinstance(x2, Packed):
+                return self._prepacked(x1, x2, _only(out), threads)
+            if isinstance(out, tuple) or out is ... or has_say(x1) or has_say(x2) or has_say(out):
+                return self.in_full(x1, x2, out, threads, {})
+            left, right = np.asarray(x1), np.asarray(x2)
         if not covers(left, right):
             return self.in_full(x1, x2, out, threads, {})
-        count = resolve_threads(threads)
-        if out is None and self.name == "matmul" and _is_tiny(left, right):
+        count, matmul_itself = resolve_threads(threads), self.cores == _MATRICES
+        if out is None and matmul_itself and _is_tiny(left, right):
             # Integers have one result: where NumPy's loops end sooner they may compute it.
-            return getattr(np, self.name)(left, right)
+            return np.matmul(left, right)
         result = NotImplemented
-        if self.name == "matmul" or (left.ndim >= self.cores[0] and right.ndim >= self.cores[1]):
-            # NumPy may take an ``out`` that is refused; if not, it is said why below.
-            with suppress(IndexError, TypeError, ValueError):
+        if matmul_itself or (left.ndim >= self.cores[0] and right.ndim >= self.cores[1]):
+            try:
                 result = self._product(left, right, out, count)
+            except (IndexError, TypeError, ValueError):
+                # NumPy may take an ``out`` that is refused; if not, it is said why below.
+                pass
         if result is NotImplemented:
             return self.in_full(left, right, out, threads, {})
-        if self.cores[0] == 2 and left.dtype == right.dtype:
+        if left.ndim == self.cores[0] == 2 and left.dtype == right.dtype:
             self.entry.learn_columns(left, right)
         return result
 
