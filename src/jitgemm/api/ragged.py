@@ -142,7 +142,7 @@ class _Problem:
 
     def __init__(self, given: dict[str, Any], call: _Call) -> None:
         self.call = call
-        self.given = {
+        self.given: dict[str, Any] = {
             name: x if x is None or type(x) is np.ndarray else _taken(name, x)
             for name, x in given.items()
         }

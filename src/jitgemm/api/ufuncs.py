@@ -90,7 +90,7 @@ def _is_tiny(left: Array, right: Array) -> bool:
         return False
     if not left.ndim == right.ndim == 2 or left.shape[1] != right.shape[0]:
         return False
-    return left.size * right.shape[1] <= _FEW
+    return bool(left.size * right.shape[1] <= _FEW)
 
 
 class _Function(Gufunc):
@@ -123,7 +123,7 @@ class _Function(Gufunc):
                 result = self._product(left, right, out, count)
             except (IndexError, TypeError, ValueError):
                 # NumPy may take an ``out`` that is refused; if not, it is said why below.
-                pass
+                result = NotImplemented
         if result is NotImplemented:
             return self.in_full(left, right, out, threads, {})
         if left.ndim == self.cores[0] == 2 and left.dtype == right.dtype:
