@@ -515,3 +515,23 @@ def test_c14_a_bias_of_a_list_that_meets_a_result_in_some_numbers(whose: int, me
         got = jitgemm.gemm_batched(list(a), b, bias=[bias] * 2, out=list(outs), threads=1)
         for x, want in zip(got, wants, strict=True):
             equal(x, want)
+
+
+@pytest.mark.parametrize("first", ["apart", "in place", "turned"])
+def test_c14_a_list_whose_c_is_the_memory_of_out(first: str) -> None:
+    """Through another array, as it is or turned, before and after one elsewhere; deep sums."""
+    rng, count = np.random.default_rng(8), 6
+    a, b = integers(rng, (20, 1100), np.float32), integers(rng, (1100, 20), np.float32)
+    outs = np.zeros((count, 20, 20), np.float32)
+    kinds = {
+        "apart": integers(rng, outs.shape, np.float32),
+        "in place": outs[:],
+        "turned": outs.swapaxes(1, 2),
+    }
+    order = [first, *(kind for kind in kinds if kind != first)]
+    for kind in order * 2:
+        outs[...] = integers(rng, outs.shape, np.float32)
+        wants = [exact_gemm(a, b, beta=2, c=c.copy()) for c in kinds[kind]]
+        got = jitgemm.gemm_batched([a] * count, b, beta=2, c=list(kinds[kind]), out=list(outs))
+        for x, want in zip(got, wants, strict=True):
+            equal(x, want, kind)
