@@ -15,7 +15,16 @@ import numpy as np
 import pytest
 
 import jitgemm
-from oracle import another_machine, anything, forget_plans, integers, low_tiles, same_bits
+from oracle import (
+    another_machine,
+    anything,
+    equal,
+    exact_gemm,
+    forget_plans,
+    integers,
+    low_tiles,
+    same_bits,
+)
 
 Array = np.ndarray[Any, Any]
 Options = dict[str, Any]
@@ -285,3 +294,29 @@ def test_c10_variants_differ(form: str, rng: np.random.Generator) -> None:
         variants = _variants(rng, kind, lead)
         found = {tuple(y.tobytes() for y in _results(call, x)) for x in variants.values()}
         assert len(found) >= {"real": 20, "complex": 4, "integers": 12}[kind], kind
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "bias", "out"])
+def test_c10_lists_of_other_strides_follow_each_other(name: str, rng: np.random.Generator) -> None:
+    """Each operand in turn contiguous, with gaps, backwards; equal shapes and types throughout."""
+    shapes = {"a": (5, 7), "b": (7, 9), "c": (5, 9), "out": (5, 9), "bias": (5, 9)}
+    given = {key: integers(rng, shape, np.float32) for key, shape in shapes.items()}
+    want = exact_gemm(given["a"], given["b"], beta=1, c=given["c"], bias=given["bias"])
+    wide = np.zeros((20, 18, 2), np.float32)
+    rows, cols = shapes[name]
+    layouts = [
+        np.zeros((rows, cols), np.float32),
+        wide[:rows, :cols, 1],
+        wide[: 2 * rows : 2, :cols, 0],
+        wide[:rows, :cols, 0][::-1, ::-1],
+        np.zeros((cols, rows), np.float32).T,
+    ]
+    for layout in layouts * 2:
+        layout[...] = given[name]
+        lists = {key: [x] * 6 for key, x in (given | {name: layout}).items()}
+        lists["out"] = [layout.copy("K") if name == "out" else want.copy() for _ in range(6)]
+        if name == "out":
+            lists["out"][0] = layout
+        got = jitgemm.gemm_batched(lists.pop("a"), lists.pop("b"), beta=1, **lists)
+        for x in got:
+            equal(x, want, layout.strides)
