@@ -7,6 +7,8 @@ pointer belongs in the job is in the table too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jitgemm.lang.core import Cond, Function, Int, Ptr, parameters
 from jitgemm.lang.record import Record, View
 from jitgemm.runtime import numpy_abi
@@ -22,6 +24,7 @@ DIMENSIONS = 8
 
 # In the order of the arguments.
 OPERANDS = ("a", "b", "d", "bias", "c")
+_INPUTS = ("a", "b", "bias", "c")
 
 
 def _expected(name: str) -> list[str]:
@@ -114,6 +117,33 @@ def _run(k: SystemKernel, call: View, batch_at: Ptr, runner: Function) -> None:
             k.call(runner, pool, batch_at)
 
 
+def _take_inputs(
+    k: SystemKernel,
+    call: View,
+    batch_at: Ptr,
+    objects: dict[str, Ptr],
+    target: tuple[Ptr, Cond],
+    judges: tuple[Callable[[str, Ptr], None], Callable[[Cond], None]],
+) -> None:
+    """Check what is read, put its addresses into the batch, and look that it lies apart.
+
+    ``target`` is the result and whether it is a new one, which lies apart from everything.
+    """
+    (result, fresh), (check, leave) = target, judges
+    for name, x in objects.items():
+        for _ in k.when(call.int(f"{name}_present").differs(0)):
+            check(name, x)
+            at = ArrayAt(k, x).pointer("data")
+            k.store_ptr(batch_at + call.int(f"{name}_field"), at)
+            for _ in k.when(~fresh):
+                d = ArrayAt(k, result).pointer("data")
+                apart = _apart(k, call, name, at, d)
+                if name == "c":
+                    there = call.int("in_place").differs(0)
+                    apart = (there & k.same(at, d)) | (~there & apart)
+                leave(~apart)
+
+
 def call_batch() -> Function:
     """``batch(a, b, out, bias, c, data)``, the last four or ``None``, for what is in the table."""
     runner, is_planned = run_batch(), _is_planned()
@@ -148,19 +178,8 @@ def call_batch() -> Function:
                 leave(writeable.equals(0))
             else:
                 leave(call.int("fresh").equals(0))
-        for name in ("a", "b", "bias", "c"):
-            for _ in k.when(call.int(f"{name}_present").differs(0)):
-                x = objects[name]
-                check(name, x)
-                at = ArrayAt(k, x).pointer("data")
-                k.store_ptr(batch_at + call.int(f"{name}_field"), at)
-                for _ in k.when(~fresh):
-                    d = ArrayAt(k, result.value).pointer("data")
-                    apart = _apart(k, call, name, at, d)
-                    if name == "c":
-                        there = call.int("in_place").differs(0)
-                        apart = (there & k.same(at, d)) | (~there & apart)
-                    leave(~apart)
+        target = (result.value, fresh)
+        _take_inputs(k, call, batch_at, {n: objects[n] for n in _INPUTS}, target, (check, leave))
 
         wanted, shared = call.int("scratch_bytes"), SCRATCH.view(k, call.pointer("shared"))
         for _ in k.when(wanted > 0):
