@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgemm.api import batched, dispatch, product, ragged
+from jitgemm.api import batched, product, stubs
 from jitgemm.api.activations import resolve_activation
 from jitgemm.api.reference import reference
 from jitgemm.api.tracing import trace
@@ -605,10 +605,9 @@ def low_tiles() -> Iterator[None]:
 def forget_plans() -> None:
     """Plan everything anew from here on."""
     engines.knob.cache_clear()
-    dispatch.entries.clear()
+    stubs.forget()
     product._cache.clear()
     batched._cache.clear()
-    ragged._ready.clear()
 
 
 # -- processes ------------------------------------------------------------------------------------

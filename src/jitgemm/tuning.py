@@ -145,6 +145,14 @@ KNOBS = {
             "as fast as vectors with 3 rows, 1.1 to 1.4 with 4, 1.9 to 2.4 with 8",
         ),
         _knob(
+            "call_entries",
+            2048,
+            1,
+            "kinds of calls (shapes, strides, types, options) that are remembered, those used last",
+            "a choice: an entry takes 2 KiB besides small tables; less than half of the table's "
+            "8192 slots, so that a search ends at its first or second slot",
+        ),
+        _knob(
             "lhs_pack_stride",
             2048,
             1,

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import jitgemm
-from jitgemm.api import dispatch, product
+from jitgemm.api import product, stubs
 from jitgemm.isa import tables
 from jitgemm.isa.tables import INTERPRETER, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64
@@ -193,7 +193,7 @@ def outsiders() -> Iterator[None]:
     registry._ROWS.update(rows)
     for key in set(compiler._store.units) - units:
         del compiler._store.units[key]
-    dispatch.entries.clear()
+    stubs.forget()
     product._cache.clear()
 
 
@@ -207,7 +207,7 @@ def _toy(**fields: Any) -> Isa:
 
 def _use(isa: Isa) -> None:
     engines.engine().isa = isa
-    dispatch.entries.clear()
+    stubs.forget()
     product._cache.clear()
 
 

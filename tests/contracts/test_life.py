@@ -347,8 +347,8 @@ def test_finalisers_and_collections_multiply() -> None:
 # from nothing: engine, kernel, plan, pool, caches.
 _TRACED = """
 from jitgemm.jit import building, cache, compiler
-from jitgemm.runtime import engine as engines, memory, pool
-from jitgemm.api import dispatch
+from jitgemm.runtime import calls, engine as engines, memory, pool
+from jitgemm.api import entries, stubs
 from oracle import forget_plans
 
 # What an entry of an engine still refers to stays.
@@ -364,7 +364,7 @@ def forget():
     made.clear()
     forget_plans()
 
-modules = (building, cache, compiler, engines, memory, pool, dispatch)
+modules = (building, cache, compiler, engines, memory, pool, calls, entries, stubs)
 files = {m.__file__ for m in modules}
 
 def lines(call, at=None):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import jitgemm
-from jitgemm.api import dispatch, product
+from jitgemm.api import product
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit.target import available
 from jitgemm.kernels.spec import BSource
@@ -261,7 +261,6 @@ def test_c01_the_routes_are_all_there_are(kind: Any, monkeypatch: pytest.MonkeyP
         plans.append(make_plan(problem, context))
         return plans[-1]
 
-    monkeypatch.setattr(dispatch, "make_plan", recording)
     monkeypatch.setattr(product, "make_plan", recording)
     for machine, values, threads in ((None, {}, 1), (TINY, MANY_PIECES, 2)):
         with another_machine(machine, **values), jitgemm.threads(threads):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from jitgemm.api.keeping import keep
 from jitgemm.errors import message
 from jitgemm.kernels.expression import ACTIVATIONS, Program
 
@@ -56,13 +57,28 @@ class Clip:
             raise ValueError(message("lo", f"at most hi, {self.hi}", self.lo))
 
 
+# Equal ones are one object, by which calls are told apart: they are often made anew for each call.
+_made: dict[tuple[Any, ...], LeakyRelu | Clip] = {}
+_MOST = 256
+
+
+def _same(made: LeakyRelu | Clip) -> Any:
+    """The one object for a kind and its parameters."""
+    # By their bits: zeros of either sign are equal.
+    key = (type(made), *(getattr(made, x.name).hex() for x in fields(made)))
+    found = _made.get(key)
+    if found is None:
+        keep(_made, key, made, _MOST)
+    return found or made
+
+
 def leaky_relu(slope: float = 0.01) -> LeakyRelu:
     """The activation ``v if v >= 0 else slope * v``; NaN and -0 stay.
 
     Raises:
         TypeError, ValueError: ``slope`` is no real number, or NaN.
     """
-    return LeakyRelu(slope)
+    return _same(LeakyRelu(slope))  # type: ignore[no-any-return]
 
 
 def clip(lo: float, hi: float) -> Clip:
@@ -71,7 +87,7 @@ def clip(lo: float, hi: float) -> Clip:
     Raises:
         TypeError, ValueError: a bound is no real number or NaN, or ``lo > hi``.
     """
-    return Clip(lo, hi)
+    return _same(Clip(lo, hi))  # type: ignore[no-any-return]
 
 
 def resolve_activation(x: Any) -> tuple[Program | None, tuple[float, ...]]:

@@ -1,4 +1,4 @@
-"""Stacks of matrices: validated, folded, planned, run; and the entries of repeated calls."""
+"""Stacks of matrices: validated, folded, planned, run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,6 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from jitgemm.api import blas
-from jitgemm.api.dispatch import (
-    Known,
-    Table,
-    entries,
-    keep_entry,
-    key_of,
-    not_implemented,
-    table_scalars,
-)
 from jitgemm.api.keeping import keep
 from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import (
@@ -31,22 +22,19 @@ from jitgemm.api.operands import (
     stack_shape,
     weakly,
 )
-from jitgemm.api.product import Options, Product, sums_of
+from jitgemm.api.keywords import Options
+from jitgemm.api.product import Product, sums_of
 from jitgemm.api.quantise import with_bias
-from jitgemm.api.request import Request, data_of, request_of, told
+from jitgemm.api.request import Request, request_of
 from jitgemm.errors import message
 from jitgemm.planner.batching import make_batch_plan
 from jitgemm.planner.folding import Axis, Stack, fold
-from jitgemm.runtime import numpy_abi
-from jitgemm.runtime.batch_code import BATCH
-from jitgemm.runtime.batch_entry import CALL, DIMENSIONS, OPERANDS
-from jitgemm.runtime.batches import BatchExecutable, job_slot
+from jitgemm.runtime.batches import BatchExecutable
 from jitgemm.runtime.data import Scalars
-from jitgemm.runtime.driver import Executable
-from jitgemm.runtime.engine import engine, knob, record_array
+from jitgemm.runtime.engine import engine
 from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, element_dtype
 
-__all__ = ["StackedProduct", "shares", "stacked"]
+__all__ = ["StackedProduct", "product_of", "shares"]
 
 _KEPT = 512
 _cache: dict[tuple[Any, ...], BatchExecutable] = {}
@@ -258,131 +246,23 @@ class StackedProduct:
         return result
 
 
-# -- entries --------------------------------------------------------------------------------------
-
-
-def _arrays(product: StackedProduct) -> dict[str, Array] | None:
-    """What an entry will be given, by job field; ``None`` if it cannot take that."""
-    found: dict[str, Any] = {k: v for k, v in product.given.items() if v is not None}
-    found["d"] = product.target
-    for name, x in found.items():
-        if isinstance(x, Packed):
-            found[name] = x.storage
-        elif type(x) is not np.ndarray or not x.dtype.isnative or x.ndim > DIMENSIONS:
-            return None
-    return found
-
-
-def _remember(key: Any, product: StackedProduct, threads: int) -> None:
-    """Leave an entry for calls like this one, if generated code can take them."""
-    arrays = _arrays(product)
-    if product.item.blas or product.empty or product.copied or arrays is None:
-        return
-    e = engine()
-    if not e.native:
-        return
-    executable = product.executable(threads)
-    plan = executable.plan
-    if plan.outer:
-        return
-    item = executable.item
-    table = record_array(CALL.slots).view(Table)
-    scalars, needs_data = table_scalars(product.item.scalars)
-    values: dict[str, int] = {
-        "array_type": id(np.ndarray),
-        "bytes_type": id(bytes),
-        "needs_data": needs_data,
-        "slow": id(not_implemented),
-        "none": id(None),
-        "new_from_descr": numpy_abi.new_from_descr(),
-        "fresh": int(product.out is None),
-        "in_place": int(item.plan.problem.in_place),
-        "pool_cell": e.pool.cell,
-        "release": int(plan.threads > 1 or plan.operations >= knob("gil_flops")),
-        "shared": e.scratch.where,
-        "scratch_bytes": plan.workspace_bytes,
-    }
-    bytes_of_handle = np.dtype(np.uint8)
-    for name in OPERANDS:
-        if name in arrays:
-            x, given = arrays[name], product.given.get(name)
-            descr = bytes_of_handle if isinstance(given, Packed) else np.dtype(x.dtype.type)
-            values |= _expected(name, x, descr)
-            values[f"{name}_field"] = 8 * job_slot(_field(name, given, item))
-    for name, value in values.items():
-        table[CALL.slot(name)] = value
-    start = CALL.slot("batch_0")
-    record, tables = executable.record(scalars)
-    table[start : start + BATCH.slots] = record
-    e.scratch.reserve(plan.workspace_bytes)
-    table.keep = (executable, bytes_of_handle, tables)
-    keep_entry(key, Known(e.builtin("jitgemm_call_batch", table), item.data))
-
-
-def _field(name: str, given: object, item: Executable) -> str:
-    """The job field that an operand's address belongs in."""
-    if isinstance(given, Packed):
-        return "packed"
-    if item.plan.swapped and name in ("a", "b"):
-        return "b" if name == "a" else "a"
-    return name
-
-
-def _expected(name: str, x: Array, descr: np.dtype) -> dict[str, int]:
-    reach = [(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)]
-    return {
-        f"{name}_present": 1,
-        f"{name}_descr": id(descr),
-        f"{name}_low": sum(min(0, r) for r in reach),
-        f"{name}_high": sum(max(0, r) for r in reach) + x.itemsize,
-        f"{name}_nd": x.ndim,
-        **{f"{name}_dim_{i}": n for i, n in enumerate(x.shape)},
-        **{f"{name}_stride_{i}": s for i, s in enumerate(x.strides)},
-    }
-
-
-def stacked(
-    a: Any,
-    b: Any,
-    out: Any,
-    others: tuple[Any, Any],
-    options: tuple[Any, ...],
-    threads: int,
+def product_of(
+    a: Array | Packed,
+    b: Array | Packed,
+    options: Options,
     names: tuple[str, str] = ("a", "b"),
-) -> Array:
-    """A product of stacks (or vectors) through the entry an earlier call left, or in full.
+    *,
+    vectors: bool = False,
+) -> Product | StackedProduct:
+    """A validated product: of two matrices, or of stacks or vectors.
 
     Args:
-        a: an array of one or more dimensions, or a handle.
+        a: an array of a type that may be unsupported, or a handle.
         b: likewise.
-        out: as for :func:`jitgemm.gemm`.
-        others: C and bias.
-        options: the other arguments of :class:`Options`, in its order.
-        threads: at most this many.
+        options: the other arguments.
         names: of A and B in messages.
+        vectors: whether an operand that is one may meet a matrix or another vector.
     """
-    (c, bias), key, known, request = others, (), None, None
-    call = told(options, a, b)
-    if call is not None:
-        form, given, _ = call
-        if type(given) is Request:
-            request, bias = given, with_bias(bias, given.requantize)
-        try:
-            key = key_of(a, b, out, c, bias, form, threads)
-            known = entries.get(key)
-        except TypeError:  # no arrays
-            key = ()
-        if known is not None:
-            left = a.storage if isinstance(a, Packed) else a
-            right = b.storage if isinstance(b, Packed) else b
-            # What the data refer to lives until here.
-            data, _tables = data_of(known.data, given)
-            result = known.entry(left, right, out, bias, c, data)
-            if result is not NotImplemented:
-                return result  # type: ignore[no-any-return]
-    asked = Options(*options)
-    asked.c, asked.bias = others
-    product = StackedProduct(a, b, out, asked, names, request)
-    if key and known is None:
-        _remember(key, product, threads)
-    return product.run(threads)
+    if a.ndim > 2 or b.ndim > 2 or (vectors and min(a.ndim, b.ndim) < 2):
+        return StackedProduct(a, b, options.out, options, names)
+    return Product(a, b, options.out, options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,17 +13,18 @@ from jitgemm.errors import JitUnavailableError, message
 from jitgemm.jit import cache, compiler
 from jitgemm.jit.target import Host, host
 from jitgemm.planner.machine import detect, usable_cpus
-from jitgemm.runtime.engine import engine, knob, packed_for, unavailable
+from jitgemm.runtime.engine import THREADS, engine, knob, packed_for, started, unavailable
 
-__all__ = ["get_num_threads", "resolve_threads", "set_num_threads", "show_config", "threads"]
+__all__ = [
+    "get_num_threads", "publish", "resolve_threads", "set_num_threads", "show_config", "threads",
+]  # fmt: skip
 
 _MOST = 1024
 _default: int | None = None
 # Where the default comes from; what ``show_config`` says of it.
 _source = ""
-_context: contextvars.ContextVar[int | None] = contextvars.ContextVar(
-    "jitgemm_threads", default=None
-)
+# Whether a context has ever said so: generated code looks only then.
+_scoped = False
 
 
 def _checked(count: object, operand: str) -> int:
@@ -47,7 +47,7 @@ def resolve_threads(count: object = None) -> int:
     """
     if count is not None:
         return _checked(count, "threads")
-    inner = _context.get()
+    inner = THREADS.get()
     if inner is not None:
         return inner
     global _default, _source
@@ -55,13 +55,21 @@ def resolve_threads(count: object = None) -> int:
         found = (min(usable_cpus(), _MOST), "usable processors")
         asked = tuning.threads_asked(_MOST)
         _default, _source = found if asked is None or asked[0] >= found[0] else asked
+        publish()
     return _default
+
+
+def publish() -> None:
+    """Tell generated code how many threads calls use that do not say."""
+    e = started()
+    if e is not None and e.calls is not None:
+        e.calls.set_threads(_default or 0, scoped=_scoped)
 
 
 def _threads_source() -> str:
     """What decides about the number of threads here and now."""
     resolve_threads()
-    return _source if _context.get() is None else "threads()"
+    return _source if THREADS.get() is None else "threads()"
 
 
 def set_num_threads(count: int) -> None:
@@ -75,6 +83,7 @@ def set_num_threads(count: int) -> None:
     """
     global _default, _source
     _default, _source = _checked(count, "count"), "set_num_threads()"
+    publish()
 
 
 def get_num_threads() -> int:
@@ -97,11 +106,16 @@ def threads(count: int) -> Iterator[None]:
     Raises:
         TypeError, ValueError: not an int between 1 and 1024.
     """
-    token = _context.set(_checked(count, "count"))
+    global _scoped
+    number = _checked(count, "count")
+    if not _scoped:
+        _scoped = True
+        publish()
+    token = THREADS.set(number)
     try:
         yield
     finally:
-        _context.reset(token)
+        THREADS.reset(token)
 
 
 def _host() -> Host:

@@ -2,51 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from jitgemm.api.batched import stacked
+from jitgemm.api.batched import product_of
 from jitgemm.api.config import resolve_threads
-from jitgemm.api.dispatch import entries, key_of, remember
-from jitgemm.api.operands import Array, plain_or_packed
-from jitgemm.api.product import Options, Product
-from jitgemm.api.quantise import Requantize, with_bias
-from jitgemm.api.request import Request, data_of, told
-from jitgemm.runtime.memory import Workspace
-from jitgemm.runtime.packed import PackedLhs, PackedRhs
+from jitgemm.api.entries import remember
+from jitgemm.api.keywords import GemmKeywords, Options
+from jitgemm.api.operands import Array, in_place, is_weak, plain, plain_or_packed
+from jitgemm.api.smallentry import SmallTable
+from jitgemm.api.stubs import public, with_keywords
+from jitgemm.runtime.packed import Packed
+from jitgemm.runtime.signature_code import OPTIONS
 
 __all__ = ["gemm"]
 
-_ARRAY = np.ndarray
-_USUAL_DATA = None, None
+_SMALL = SmallTable((2, 2), (2, 2))
+# The most frequent first: they are searched in this order.
+_NAMED = (
+    "out", "bias", "activation", "threads", "alpha", "beta", "c", "workspace", *OPTIONS[1:],
+)  # fmt: skip
 
 
-def gemm(
-    a: object,
-    b: object,
-    *,
-    alpha: object = 1,
-    beta: object = 0,
-    c: object = None,
-    out: Any = None,
-    bias: object = None,
-    activation: object = None,
-    epilogue: Callable[[Any, Any, Any], Any] | None = None,
-    conj_a: bool = False,
-    conj_b: bool = False,
-    threads: int | None = None,
-    workspace: Workspace | None = None,
-    reproducible: str = "default",
-    backend: str = "jit",
-    a_zero_point: object = None,
-    b_zero_point: object = None,
-    requantize: Requantize | None = None,
-    out_dtype: DTypeLike | None = None,
-    allow_bf16_dot: bool = False,
-) -> Array:
+def _missed(signature: bytes | None, a: Any, b: Any, **keywords: Any) -> Any:
+    """A product that no earlier call has left an entry for, in full."""
+    options = Options.of("gemm", keywords)
+    if signature is not None and not keywords and _SMALL.learn(a, b):
+        return gemm(a, b)
+    if signature is None:
+        converted = _converted(a, b, options)
+        if converted is not None:
+            # As arrays they may be known.
+            left, right, others = converted
+            result = gemm(left, right, **{**keywords, **others})
+            return result if options.out is None else options.out
+    left, right = plain_or_packed("a", a), plain_or_packed("b", b)
+    count = resolve_threads(options.threads)
+    product = product_of(left, right, options)
+    result = product.run(count)
+    remember(signature, product, (a, b), options, count)
+    return result
+
+
+def _converted(a: Any, b: Any, options: Options) -> tuple[Any, Any, dict[str, Any]] | None:
+    """Operands as plain arrays; ``None`` if they are already, or are not to be."""
+    given = {"a": a, "b": b, "c": options.c, "bias": options.bias, "out": options.out}
+    found = {}
+    for name, x in given.items():
+        if x is None or type(x) is np.ndarray or isinstance(x, Packed):
+            continue
+        if name == "out":
+            found[name] = in_place(name, x)
+        elif name in "ab" or not is_weak(x):
+            found[name] = plain(name, x)
+    if not found:
+        return None
+    return found.pop("a", a), found.pop("b", b), found
+
+
+@public(_missed, 1, ("a", "b"), _NAMED, _SMALL)
+@with_keywords
+def gemm(a: object, b: object, **keywords: Unpack[GemmKeywords]) -> Array:
     """``f(alpha * a @ b + beta * c + bias)`` for matrices or stacks of them, in one pass.
 
     Operands are plain memory, used where it is: arrays, memory maps, subclasses without arithmetic
@@ -110,48 +127,4 @@ def gemm(
         MemoryError: scratch beyond the address space.
         IsaError: ``JITGEMM_ISA`` names a set that is unknown or that this machine lacks.
     """
-    options = (
-        alpha, beta, activation, conj_a, conj_b, epilogue, workspace, reproducible, backend,
-        a_zero_point, b_zero_point, requantize, out_dtype, allow_bf16_dot,
-    )  # fmt: skip
-    return _gemm(a, b, out, (c, bias), options, resolve_threads(threads))
-
-
-def _gemm(
-    a: Any, b: Any, out: Any, others: tuple[Any, Any], options: tuple[Any, ...], count: int
-) -> Array:
-    """A product through the entry an earlier call like it has left, or in full."""
-    call = None
-    if type(a) is _ARRAY and (type(b) is _ARRAY or type(b) is PackedRhs) and a.ndim == b.ndim == 2:
-        call = told(options, a, b)
-    else:
-        a = a if type(a) is _ARRAY else plain_or_packed("a", a)
-        b = b if type(b) is _ARRAY else plain_or_packed("b", b)
-        # A prepacked left operand has an entry among those of stacks.
-        if a.ndim > 2 or b.ndim > 2 or (type(a) is PackedLhs and type(b) is _ARRAY):
-            return stacked(a, b, out, others, options, count)
-    (c, bias), key, known, request = others, (), None, None
-    if call is not None:
-        form, given, dtype = call
-        if type(given) is Request:
-            request, bias = given, with_bias(bias, given.requantize)
-        try:
-            target = np.empty((a.shape[0], b.shape[1]), dtype) if out is None else out
-            key = key_of(a, b, target, c, bias, form, count)
-            known = entries.get(key)
-        except (TypeError, ValueError, MemoryError):
-            # No arrays, or nothing that could be a result: the long way words the error.
-            key = ()
-        if known is not None:
-            right = b.storage if type(b) is PackedRhs else b
-            # What the data refer to lives until here.
-            data, _tables = _USUAL_DATA if given is None else data_of(known.data, given)
-            result = known.entry(a, right, target, bias, c, data)
-            if result is not NotImplemented:
-                return result  # type: ignore[no-any-return]
-    asked = Options(*options)
-    asked.c, asked.bias = others
-    product = Product(a, b, out, asked, request)
-    if key and known is None:
-        remember(key, product, count)
-    return product.run(count)
+    return _missed(None, a, b, **keywords)  # type: ignore[no-any-return]

@@ -21,7 +21,8 @@ from jitgemm.api.operands import (
     weakly,
 )
 from jitgemm.api.quantise import with_bias
-from jitgemm.api.request import Options, Request, request_of
+from jitgemm.api.keywords import Options
+from jitgemm.api.request import Request, request_of
 from jitgemm.errors import message
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
@@ -40,7 +41,7 @@ from jitgemm.runtime.packed import (
     layout_for,
 )
 
-__all__ = ["Options", "Product", "executable_for", "sums_of"]
+__all__ = ["Product", "executable_for", "sums_of"]
 
 _KEPT = 512
 _cache: dict[tuple[Any, ...], Executable] = {}
@@ -216,16 +217,9 @@ class Product:
         return np.broadcast_to(native(wide[:, :1]), (m, n)), Bias.ROW
 
     @property
-    def usual(self) -> bool:
-        """Whether generated entries know operands like these."""
-        if self.blas:
-            return False
-        operands = (self.a, self.b, self.c, self.bias, self.out)
-        arrays = [x for x in operands if isinstance(x, np.ndarray)]
-        plain = self.bias is None or (
-            self.epilogue.bias is Bias.COLUMN and self.bias.strides[1] == self.bias.itemsize
-        )
-        return plain and all(x.dtype.isnative for x in arrays)
+    def empty(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not (self.m and self.n)
 
     def target(self) -> tuple[Array, bool]:
         """Where the kernel writes, and whether that must be copied to ``out`` afterwards."""

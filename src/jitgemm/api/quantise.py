@@ -60,6 +60,12 @@ class Requantize:
         # Through the constructor: copies and pickles are checked and read-only too.
         return Requantize, (self.scale, self.zero_point, self.dtype, self.bias)
 
+    def seen_before(self) -> bool:
+        """Whether this has been asked before: one made for a single call need not be kept."""
+        seen = "seen" in self.__dict__
+        self.__dict__["seen"] = True
+        return seen
+
     @property
     def type(self) -> np.dtype:
         """The result's type."""

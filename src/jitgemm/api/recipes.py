@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from jitgemm.api.operands import Array, plain
-from jitgemm.api.product import Options
+from jitgemm.api.keywords import Options
 from jitgemm.errors import message
 from jitgemm.runtime.packed import Packed
 
@@ -48,22 +48,21 @@ class Recipe:
     a: _Like | Packed
     b: _Like | Packed
     out: _Like | str | None
-    threads: int | None
     options: dict[str, Any]
     """Those that are not the default."""
 
     @staticmethod
-    def of(a: object, b: object, out: object, options: Options, threads: int | None) -> Recipe:
+    def of(a: object, b: object, options: Options) -> Recipe:
         """What these arguments of :func:`plan` say."""
         left, right = (
             x if isinstance(x, Packed) else _Like.of(name, x) for name, x in (("a", a), ("b", b))
         )
-        given = {x.name: getattr(options, x.name) for x in fields(options)}
-        given = {x.name: given[x.name] for x in fields(options) if given[x.name] is not x.default}
+        given = options.changed()
+        out = given.pop("out", None)
         target: _Like | str | None = None if out is None else _Like.of("out", out)
         if out is not None and out is options.c:
             target = _OUT_IS_C
-        return Recipe(left, right, target, threads, given)
+        return Recipe(left, right, target, given)
 
     def arguments(self) -> tuple[tuple[Any, Any], dict[str, Any]]:
         """Arguments of :func:`plan` that say the same."""
@@ -73,7 +72,7 @@ class Recipe:
             out = out.array()
         elif out is not None:
             out = self.options[_OUT_IS_C]
-        return (a, b), {"out": out, "threads": self.threads, **self.options}
+        return (a, b), {"out": out, **self.options}
 
     def check(self) -> None:
         """Make sure it can be pickled.

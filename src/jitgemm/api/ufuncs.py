@@ -1,8 +1,7 @@
 """NumPy's products: ``matmul``, ``matvec``, ``vecmat`` and ``vecdot``, with NumPy's rules.
 
-A call without keywords goes into generated code if its operands are small, contiguous and of one
-native type, else through the entries of ``functions`` and ``batched``.  Whatever those refuse (an
-``out`` of another type or shape) and every call with NumPy's keywords is settled here in full: what
+A call is a builtin's (:mod:`jitgemm.api.stubs`), which stays in generated code for what it knows.
+What it has not seen before, and every call with NumPy's keywords, is settled here in full: what
 NumPy's rules say of types it is asked on stand-ins of one element, so that its errors are its own.
 """
 
@@ -14,9 +13,9 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import DTypeLike
 
-from jitgemm.api.batched import stacked
+from jitgemm.api.batched import product_of
 from jitgemm.api.config import resolve_threads
-from jitgemm.api.functions import _gemm
+from jitgemm.api.entries import remember
 from jitgemm.api.gufuncs import (
     NAMES,
     PLACES,
@@ -29,24 +28,19 @@ from jitgemm.api.gufuncs import (
     has_say,
     new_result,
 )  # fmt: skip
+from jitgemm.api.keywords import Options
 from jitgemm.api.kinds import NUMPY, TYPES, number_of, result_type
 from jitgemm.api.operands import Array, check_output, misplaced, plain_or_packed
-from jitgemm.api.request import PLAIN
-from jitgemm.api.smallentry import SmallEntry
+from jitgemm.api.smallentry import SmallTable
+from jitgemm.api.stubs import public
 from jitgemm.errors import message
 from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs
 
 __all__ = ["NumpyKeywords", "matmul", "matvec", "vecdot", "vecmat"]
 
-# Multiplications of integers up to which NumPy's matmul ends before an entry is found (0.75 us at
-# 4^3, 1 to 4 us at 8^3 by type, 8 us at 16^3, against 2.3 us; Zen 5, 2026-11-30).
-_FEW = 512
-
 _ARRAY = np.ndarray
 _MATRICES = (2, 2, 2)
 """Axes of operands and result of ``matmul``, of which no other function has as many."""
-
-_CONJUGATED = (*PLAIN[:3], True, *PLAIN[4:])
 
 
 class NumpyKeywords(TypedDict, total=False):
@@ -63,14 +57,6 @@ class NumpyKeywords(TypedDict, total=False):
     sig: str | tuple[Any, ...]
 
 
-def _multiply(left: Any, right: Any, out: Any, count: int, *, conj: bool = False) -> Any:
-    """``left @ right`` by the kernels."""
-    options = _CONJUGATED if conj else PLAIN
-    if left.ndim == 2 and right.ndim == 2:
-        return _gemm(left, right, out, (None, None), options, count)
-    return stacked(left, right, out, (None, None), options, count, NAMES)
-
-
 def _only(out: object) -> Any:
     """``out`` itself, if it is a tuple of one.
 
@@ -84,54 +70,54 @@ def _only(out: object) -> Any:
     return out[0]
 
 
-def _is_tiny(left: Array, right: Array) -> bool:
-    """Whether a product is one of matrices of few integers."""
-    if left.dtype.kind not in "iub" or right.dtype.kind not in "iub":
-        return False
-    if not left.ndim == right.ndim == 2 or left.shape[1] != right.shape[0]:
-        return False
-    return bool(left.size * right.shape[1] <= _FEW)
-
-
 class _Function(Gufunc):
-    """One of the four: what its operands are, and its generated entry, made at the first call."""
+    """One of the four: what its operands are, and what it does for calls that nobody knows yet."""
 
     def __init__(self, name: str, cores: tuple[int, int, int], *, conj: bool = False) -> None:
         super().__init__(name, cores, conj=conj)
-        self.entry = SmallEntry(self, self.slow)
+        first, second, result = cores
+        # ``matmul`` takes vectors too, and ``vecdot`` rows of them.
+        least = (1, 1) if name == "matmul" else (first, second)
+        most = (first, second) if result else (2, 2)
+        self.small = SmallTable(least, most, dots=not result)
 
     # -- calls without keywords -------------------------------------------------------------------
 
-    def slow(self, x1: Any, x2: Any, out: Any = None, threads: object = None) -> Any:
-        """Everything the generated entry does not do: planning, stacks, delegation."""
+    def missed(
+        self, signature: bytes | None, x1: Any, x2: Any, out: Any = None, threads: object = None
+    ) -> Any:
+        """Everything that generated code has not seen before: planning, delegation."""
+        if signature is not None and self.small.learn(x1, x2):
+            return FUNCTIONS[self.name](x1, x2, out, threads=threads)
         left, right = x1, x2
         if not (type(x1) is type(x2) is _ARRAY and (out is None or type(out) is _ARRAY)):
             if isinstance(x1, Packed) or isinstance(x2, Packed):
-                return self._prepacked(x1, x2, _only(out), threads)
+                return self._prepacked(signature, x1, x2, _only(out), threads)
             if isinstance(out, tuple) or out is ... or has_say(x1) or has_say(x2) or has_say(out):
                 return self.in_full(x1, x2, out, threads, {})
             left, right = np.asarray(x1), np.asarray(x2)
         if not covers(left, right):
             return self.in_full(x1, x2, out, threads, {})
         count, matmul_itself = resolve_threads(threads), self.cores == _MATRICES
-        if out is None and matmul_itself and _is_tiny(left, right):
-            # Integers have one result: where NumPy's loops end sooner they may compute it.
-            return np.matmul(left, right)
-        result = NotImplemented
         if matmul_itself or (left.ndim >= self.cores[0] and right.ndim >= self.cores[1]):
             try:
-                result = self._product(left, right, out, count)
+                return self._product(left, right, out, count, signature=signature)
             except (IndexError, TypeError, ValueError):
-                # NumPy may take an ``out`` that is refused; if not, it is said why below.
-                result = NotImplemented
-        if result is NotImplemented:
-            return self.in_full(left, right, out, threads, {})
-        if left.ndim == self.cores[0] == 2 and left.dtype == right.dtype:
-            self.entry.learn_columns(left, right)
-        return result
+                pass  # NumPy may take an ``out`` that is refused; if not, it is said why below.
+        return self.in_full(left, right, out, threads, {})
 
-    def _product(self, left: Any, right: Any, out: Any, count: int, *, ours: bool = True) -> Any:
+    def _product(
+        self,
+        left: Any,
+        right: Any,
+        out: Any,
+        count: int,
+        *,
+        ours: bool = True,
+        signature: bytes | None = None,
+    ) -> Any:
         """The product of operands whose axes are in their places, by our kernels or NumPy's."""
+        given = left, right, out
         left, right, place = self.as_matrices(left, right)
         target = out
         if out is not None and place:
@@ -140,17 +126,23 @@ class _Function(Gufunc):
             target = out[place]
         if ours:
             conj = self.conj and left.dtype.kind == "c"
-            result = _multiply(left, right, target, count, conj=conj)
+            options = Options(out=target, conj_a=conj, out_dtype=NUMPY)
+            product = product_of(left, right, options, NAMES, vectors=True)
+            result = product.run(count)
         else:
             left = np.conjugate(left) if self.conj and left.dtype.kind in "cO" else left
             result = np.matmul(left, right, out=target)
-        if out is not None:
-            return out
         if place:
             result = result[tuple(0 if x is np.newaxis else x for x in place)]
+        if ours and signature is not None:
+            remember(signature, product, given[:2], Options(out=given[2]), count, result.shape)
+        if out is not None:
+            return out
         return result if getattr(result, "ndim", 0) else result[()]
 
-    def _prepacked(self, x1: Any, x2: Any, out: Any, threads: object) -> Any:
+    def _prepacked(
+        self, signature: bytes | None, x1: Any, x2: Any, out: Any, threads: object
+    ) -> Any:
         """A product with a handle: on its own side, and where this function takes a matrix."""
         left, right = map(plain_or_packed, NAMES, (x1, x2))
         sides = zip(NAMES, (left, right), (PackedLhs, PackedRhs), self.cores, strict=False)
@@ -166,7 +158,8 @@ class _Function(Gufunc):
         shape = self.check_shapes(left, right)
         if out is not None:
             check_output("out", out, shape, result_type(left.dtype, right.dtype, NUMPY))
-        return self._product(left, right, out, resolve_threads(threads))
+        count = resolve_threads(threads)
+        return self._product(left, right, out, count, signature=signature)
 
     # -- calls with keywords ----------------------------------------------------------------------
 
@@ -181,7 +174,7 @@ class _Function(Gufunc):
                 expected = f"an array, because of the argument {next(iter(keywords))}"
                 raise TypeError(message(name, expected, f"a {type(x).__name__}"))
         if isinstance(x1, Packed) or isinstance(x2, Packed):
-            return self._prepacked(x1, x2, out, threads)
+            return self._prepacked(None, x1, x2, out, threads)
         ufunc = getattr(np, self.name, None)
         asked = any(map(has_say, (x1, x2, out)))
         if asked and ufunc is not None:
@@ -251,10 +244,11 @@ _MATMUL = _Function("matmul", (2, 2, 2))
 _MATVEC = _Function("matvec", (2, 1, 1))
 _VECMAT = _Function("vecmat", (1, 2, 1), conj=True)
 _VECDOT = _Function("vecdot", (1, 1, 0), conj=True)
-# What a call without keywords needs, in one step.
-_matmul, _matvec, _vecmat, _vecdot = (f.entry for f in (_MATMUL, _MATVEC, _VECMAT, _VECDOT))
+_NAMED = ("out", "threads")
+_PLACES = ("a", "b", "out")
 
 
+@public(_MATMUL.missed, 2, _PLACES, _NAMED, _MATMUL.small)
 def matmul(
     x1: object,
     x2: object,
@@ -295,9 +289,10 @@ def matmul(
     """
     if numpy_keywords:
         return _MATMUL.in_full(x1, x2, out, threads, {**numpy_keywords})
-    return _matmul.call(x1, x2, out, threads)
+    return _MATMUL.missed(None, x1, x2, out, threads)
 
 
+@public(_MATVEC.missed, 3, _PLACES, _NAMED, _MATVEC.small)
 def matvec(
     x1: object,
     x2: object,
@@ -326,9 +321,10 @@ def matvec(
     """
     if numpy_keywords:
         return _MATVEC.in_full(x1, x2, out, threads, {**numpy_keywords})
-    return _matvec.call(x1, x2, out, threads)
+    return _MATVEC.missed(None, x1, x2, out, threads)
 
 
+@public(_VECMAT.missed, 4, _PLACES, _NAMED, _VECMAT.small)
 def vecmat(
     x1: object,
     x2: object,
@@ -357,9 +353,10 @@ def vecmat(
     """
     if numpy_keywords:
         return _VECMAT.in_full(x1, x2, out, threads, {**numpy_keywords})
-    return _vecmat.call(x1, x2, out, threads)
+    return _VECMAT.missed(None, x1, x2, out, threads)
 
 
+@public(_VECDOT.missed, 5, _PLACES, _NAMED, _VECDOT.small)
 def vecdot(
     x1: object,
     x2: object,
@@ -388,8 +385,10 @@ def vecdot(
     """
     if numpy_keywords:
         return _VECDOT.in_full(x1, x2, out, threads, {**numpy_keywords})
-    return _vecdot.call(x1, x2, out, threads)
+    return _VECDOT.missed(None, x1, x2, out, threads)
 
+
+FUNCTIONS = {"matmul": matmul, "matvec": matvec, "vecmat": vecmat, "vecdot": vecdot}
 
 # Operators of handles: ``x @ packed`` and ``packed @ x``.
 Packed.product = staticmethod(matmul)

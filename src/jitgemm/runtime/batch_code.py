@@ -26,7 +26,9 @@ _LINE = 64
 
 BATCH = Record(
     "batch",
-    "cursor", *_PAD,  # next product to hand out
+    # First: a record of one product and one of many begin alike.
+    *(f"job_{i}" for i in range(JOB.slots)),
+    "cursor", *_PAD,  # next product to hand out; a cache line of its own
     "nest",
     "repeat",  # runs many products at a time; 0: each is too large for that
     "worker",  # `jitgemm_batch`, which the pool runs if products are taken whole
@@ -39,7 +41,6 @@ BATCH = Record(
     "tables",  # 1: products have numbers per row or column of their own
     *(f"count_{i}" for i in range(AXES)),  # outermost first
     *(f"{field}_{i}" for field in FIELDS for i in range(AXES)),  # strides in bytes
-    *(f"job_{i}" for i in range(JOB.slots)),
 )  # fmt: skip
 
 LIST = Record("list", "cursor", *_PAD, "tasks", "count", "scratch", "scratch_stride")

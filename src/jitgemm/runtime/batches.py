@@ -12,7 +12,7 @@ from jitgemm.runtime.batch_code import BATCH
 from jitgemm.runtime.data import Scalars, Tables
 from jitgemm.runtime.driver import Executable, Span
 from jitgemm.runtime.engine import engine, record_array
-from jitgemm.runtime.memory import Workspace, address, thread_workspace
+from jitgemm.runtime.memory import Workspace, address
 
 __all__ = ["BatchExecutable", "job_slot"]
 
@@ -85,7 +85,7 @@ class BatchExecutable:
         Args:
             spans: the operands of the first product, by job field, in the plan's orientation.
             scalars: the data of this call, in the caller's orientation.
-            workspace: scratch to use; ``None``: the thread's own.
+            workspace: scratch to use; ``None``: that which all calls share.
         """
         plan = self.plan
         if plan.item.spec.isa.interpreted:
@@ -93,7 +93,7 @@ class BatchExecutable:
             return
         record, tables = self.record(scalars)
         if plan.workspace_bytes:
-            with (workspace or thread_workspace()).lend(plan.workspace_bytes) as scratch:
+            with (workspace or engine().scratch).lend(plan.workspace_bytes) as scratch:
                 record[BATCH.slot("scratch")] = scratch
                 self._start(record, spans)
         else:

@@ -22,7 +22,7 @@ from jitgemm.planner.problem import Operand
 from jitgemm.planner.route import GemmPlan, PackA
 from jitgemm.runtime.data import DataLayout, Scalars, Tables
 from jitgemm.runtime.engine import Engine, engine, record_array
-from jitgemm.runtime.memory import Workspace, address, thread_workspace
+from jitgemm.runtime.memory import Workspace, address
 
 __all__ = ["Executable", "Span", "interpret", "run_pack", "scalar_slot"]
 
@@ -131,7 +131,7 @@ class Executable:
             spans: operands by job field (``a``, ``b`` or ``packed``, ``c``, ``d``, ``bias``), in
                 the plan's orientation.
             scalars: the data of this call, in the caller's orientation.
-            workspace: scratch to use; ``None``: the thread's own.
+            workspace: scratch to use; ``None``: that which all calls share.
         """
         plan = self.plan
         job = self.template.copy()
@@ -143,7 +143,7 @@ class Executable:
         if not plan.workspace_bytes:
             self._start(job, spans, None, tables)
             return
-        with (workspace or thread_workspace()).lend(plan.workspace_bytes) as scratch:
+        with (workspace or engine().scratch).lend(plan.workspace_bytes) as scratch:
             self.place_workspace(job, scratch)
             self._start(job, spans, Span(scratch, 0, plan.workspace_bytes), tables)
 

@@ -6,6 +6,7 @@ Built at first use.
 from __future__ import annotations
 
 import atexit
+import contextvars
 import ctypes
 import os
 from collections.abc import Callable
@@ -25,26 +26,28 @@ from jitgemm.jit.target import NO_ISA, choose_isa, host
 from jitgemm.lang.core import Function, Int, Ptr, parameters
 from jitgemm.planner import machine as machines
 from jitgemm.planner.route import Context
-from jitgemm.runtime import (
-    batch_code,
-    batch_entry,
-    entry_code,
-    numpy_abi,
-    pool_code,
-    small_code,
-)  # fmt: skip
-from jitgemm.runtime.entry_code import SCRATCH
-from jitgemm.runtime.memory import address, aligned_buffer
+from jitgemm.runtime import batch_code, call_code, numpy_abi, pool_code
+from jitgemm.runtime.call_code import PLAN
+from jitgemm.runtime.calls import Calls, record_array
+from jitgemm.runtime.memory import Workspace, address
 from jitgemm.runtime.pool import Pool
 from jitgemm.runtime.pool_code import POOL
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
-__all__ = ["Engine", "engine", "knob", "packed_for", "record_array", "unavailable", "usable"]
+__all__ = [
+    "FASTCALL", "THREADS", "Engine", "MethodDef", "builtin", "engine", "knob", "packed_for",
+    "record_array", "started", "unavailable", "usable",
+]  # fmt: skip
 
-_FASTCALL = 0x0080 | 0x0002  # METH_FASTCALL | METH_KEYWORDS, methodobject.h
+FASTCALL = 0x0080 | 0x0002  # METH_FASTCALL | METH_KEYWORDS, methodobject.h
+
+THREADS: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    "jitgemm_threads", default=None
+)
+"""How many threads calls use, where a context says so."""
 
 
-class _MethodDef(ctypes.Structure):
+class MethodDef(ctypes.Structure):
     """``PyMethodDef``."""
 
     _fields_ = [
@@ -53,6 +56,16 @@ class _MethodDef(ctypes.Structure):
         ("flags", ctypes.c_int),
         ("doc", ctypes.c_char_p),
     ]
+
+
+def builtin(definition: MethodDef, owner: object, module: str | None) -> Callable[..., Any]:
+    """A CPython builtin; the definition must outlive it."""
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype = ctypes.py_object
+    new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+    if module is None:
+        new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    return new(ctypes.addressof(definition), owner, module)  # type: ignore[no-any-return]
 
 
 def _cpuid_function() -> Function:
@@ -81,12 +94,12 @@ def system_unit() -> compiler.Unit:
             pool_code.run(),
             pool_code.worker(),
             _wake_function(),
-            entry_code.call_plan(),
-            small_code.call_small(),
+            call_code.call(),
+            call_code.call_plan(),
+            call_code.described(),
             batch_code.batch_worker(),
             batch_code.list_worker(),
             batch_code.run_batch(),
-            batch_entry.call_batch(),
         ]
         return [*functions, _cpuid_function()] if arch == "x86_64" else functions
 
@@ -94,13 +107,6 @@ def system_unit() -> compiler.Unit:
     isa = replace(PORTABLE, name="system", arch=arch)
     name = f"jitgemm_system__{arch}"
     return compiler.Unit(name, isa, exports, SystemKernel, identity=name)
-
-
-def record_array(slots: int) -> np.ndarray:
-    """A zeroed, 64-byte aligned array of 8-byte slots."""
-    array = aligned_buffer(slots * 8).view(np.int64)
-    array[:] = 0
-    return array
 
 
 class Engine:
@@ -120,13 +126,15 @@ class Engine:
         )
         wake = ctypes.CFUNCTYPE(void, pointer)(system.addresses["jitgemm_wake"])
         self.pool = Pool(system.addresses["jitgemm_worker"], wake)
-        self.scratch = SharedScratch()
+        # Of calls that stay inside generated code and bring none.
+        self.scratch = Workspace()
         self.machine = machines.detect(self._cpuid())
         self.native = numpy_abi.verified() and not self.isa.interpreted
-        self._definitions = {
-            name: _MethodDef(b"matmul", system.addresses[name], _FASTCALL, None)
-            for name in ("jitgemm_call_plan", "jitgemm_call_small", "jitgemm_call_batch")
-        }
+        self._plan = MethodDef(b"plan", system.addresses["jitgemm_call_plan"], FASTCALL, None)
+        self._described = MethodDef(
+            b"described", system.addresses["jitgemm_described"], FASTCALL, None
+        )
+        self.calls = Calls(self.pool.cell, self.scratch.where, THREADS) if self.native else None
 
     def _cpuid(self) -> machines.Cpuid | None:
         found = self._addresses.get("jitgemm_cpuid")
@@ -150,12 +158,18 @@ class Engine:
         """What the planner needs."""
         return Context(self.isa, self.machine, threads, knob)
 
-    def builtin(self, name: str, table: np.ndarray) -> Callable[..., Any]:
-        """A CPython builtin that runs a generated function with ``table`` as its owner."""
-        new = ctypes.pythonapi.PyCFunction_NewEx
-        new.restype = ctypes.py_object
-        new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-        return new(ctypes.addressof(self._definitions[name]), table, None)  # type: ignore[no-any-return]
+    def plan(self, record: np.ndarray) -> Callable[..., Any]:
+        """A builtin that runs the entry of a plan, whose record it keeps."""
+        return builtin(self._plan, record, None)
+
+    def words(self, *operands: object) -> bytes:
+        """What of operands decides a plan, as generated code sees it."""
+        assert self.calls is not None
+        record = record_array(PLAN.slots)
+        record[PLAN.slot("calls")] = self.calls.where
+        said = builtin(self._described, record, None)(*operands)
+        assert isinstance(said, bytes)
+        return said
 
 
 @cache
@@ -164,38 +178,6 @@ def knob(name: str) -> int:
     return tuning.environment(name)
 
 
-class SharedScratch:
-    """Scratch for calls that stay inside generated code; its record is all they see of it."""
-
-    def __init__(self) -> None:
-        self.record = record_array(SCRATCH.slots)
-        # All there have been: a call may still be inside the smaller ones, which together are no
-        # larger than the last.
-        self._buffers: list[np.ndarray] = []
-        self._most = 0
-
-    @property
-    def where(self) -> int:
-        """Address of the record."""
-        return address(self.record.view(np.uint8))
-
-    def reserve(self, nbytes: int) -> None:
-        """Grow by powers of two."""
-        self._most = max(self._most, nbytes)
-        # Python may run in between (a finaliser, another thread) and reserve more or less.
-        while self.record[SCRATCH.slot("size")] < self._most:
-            buffer = aligned_buffer(1 << (self._most - 1).bit_length())
-            self._buffers.append(buffer)
-            # One assignment of an array: entries, which read the record while they hold the
-            # interpreter lock, see the old buffer or the new one.
-            self.record[_PLACE] = np.array([address(buffer), buffer.nbytes])
-
-    def forked(self) -> None:
-        """In a child: a call of another thread, which may have been inside, does not exist."""
-        self.record[SCRATCH.slot("busy")] = 0
-
-
-_PLACE = slice(SCRATCH.slot("address"), SCRATCH.slot("size") + 1)
 _engine: Engine | None = None
 _ended = False
 _usable: bool | None = None
@@ -226,6 +208,11 @@ def engine() -> Engine:
     return _engine
 
 
+def started() -> Engine | None:
+    """The engine, if there is one already."""
+    return _engine
+
+
 def _exit() -> None:
     global _ended
     _ended = True
@@ -236,7 +223,6 @@ def _exit() -> None:
 def _forked() -> None:
     if _engine is not None:
         _engine.pool.forked()
-        _engine.scratch.forked()
 
 
 atexit.register(_exit)

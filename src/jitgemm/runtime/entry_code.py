@@ -1,270 +1,286 @@
-"""Generated ``METH_FASTCALL | METH_KEYWORDS`` functions.
+"""Generated code that runs a planned call: operands and factors into its job, then the kernels.
 
-How a call from Python reaches a kernel in tens of nanoseconds.
-
-Both functions take a table (a NumPy integer array, as the builtin's ``self``) that holds what they
-compare with.  They look at types before anything else; whatever they do not expect goes to the slow
-Python function with the same arguments, which words the errors.  No reference is created before
-that decision, so leaving is free.
+An *entry* is what an earlier call like it has left behind: its signature, a work record that lacks
+nothing but addresses and factors, and what the result is.  Whatever may differ from call to call
+and is not part of a signature is checked here, before anything is written: that the result may be
+written, that it lies apart from what is read, that there is scratch.  An entry that cannot serve
+says so, and Python takes the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from jitgemm.kernels.job import COUNTERS, DATA, JOB
+from jitgemm.isa.types import F32, F64
+from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.lang.core import Cond, Function, Int, Ptr, parameters
 from jitgemm.lang.record import Record, View
-from jitgemm.runtime import numpy_abi
+from jitgemm.runtime.batch_code import BATCH, run_batch
+from jitgemm.runtime.memory import SCRATCH
+from jitgemm.runtime.numpy_abi import WRITEABLE
 from jitgemm.runtime.pool_code import run
+from jitgemm.runtime.signature_code import (
+    ARGUMENTS,
+    CALLS,
+    DIMENSIONS,
+    HANDLE,
+    ArrayAt,
+    packed_words,
+)
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
 __all__ = [
-    "B_BUFFER",
-    "B_HANDLE",
-    "B_MATRIX",
-    "PLAN",
-    "SCRATCH",
-    "ArrayAt",
-    "call_plan",
-    "call_slow",
-    "take_data",
-]
+    "ABSENT", "AS_PLANNED", "BATCHED", "BOUND", "DECLINED", "ENTRY", "FACTOR_KINDS", "GIVEN", "INPUTS", "PACKED",
+    "SERVED", "serve",
+]  # fmt: skip
 
-_AT, _BYTES = numpy_abi.OFFSETS, numpy_abi.BYTES
-Leave = Callable[[Cond], None]
-_MATRICES = ("a", "b", "c", "d")
+INPUTS = ("a", "b", "bias", "c")
+# Where an operand comes from: nowhere, an array or a handle of the call, or the entry itself.
+ABSENT, GIVEN, PACKED, BOUND = range(4)
+# What `work` is the beginning of: the job of one product, or a batch.
+SINGLE, BATCHED = range(2)
+# How factors are written: by whether they are integers, bytes of an element, reals per number.
+FACTOR_KINDS = {
+    (False, 4, 1): 0, (False, 8, 1): 1, (True, 4, 1): 2, (True, 8, 1): 2, (False, 4, 2): 3,
+    (False, 8, 2): 4,
+}  # fmt: skip
+AS_PLANNED = 5
+"""They are in the work record: those of a plan."""
+# What `serve` answers: done, or that Python must take the call.
+SERVED, DECLINED = range(2)
 
-# What the second argument of a plan must be.
-B_MATRIX, B_HANDLE, B_BUFFER = 0, 1, 2
-
-
-def _expected(name: str) -> list[str]:
-    # Type, shape and strides in Python's own orientation; bytes touched around the data pointer.
-    return [f"{name}_{part}" for part in ("descr", "rows", "cols", "row", "col", "low", "high")]
-
-
-PLAN = Record(
-    "plan",
-    "array_type", "slow", "none", "bias_descr", "bytes_type",
-    "needs_data",  # 1: the data of a call must be given; 0: None stands for those in `job_...`
-    *(field for name in _MATRICES for field in _expected(name)),
-    "arguments",  # 3: a, b, out; 6: also a bias, a C and the data of this call, or None
-    "b_kind",
-    "handle",  # B_HANDLE: the very object that must be passed as b
-    "buffer_bytes",  # B_BUFFER: the size of the packed storage that must be passed as b
-    "has_bias", "has_c", "bias_low", "bias_high",
+ENTRY = Record(
+    "entry",
+    "length", "signature",  # its bytes, and where they are
+    "owner",  # the Python object that keeps all this
+    "used",  # when, by the clock of all calls
+    "kind",
+    *(f"{name}_{part}" for name in INPUTS for part in (
+        "mode",
+        "place",  # offset in the work record of the pointer
+        "low", "high",  # bytes that belong to it, before and after the data pointer
+    )),
+    "d_place", "d_low", "d_high",
+    "fresh",  # 1: a new result is what was planned
+    "scalar",  # 1: it is a number
+    "d_descr", "d_nd", *(f"d_dim_{i}" for i in range(DIMENSIONS)),
     "in_place",  # C must be the result's own memory; else apart from it
-    "swapped", "nest", "threads", "pool_cell", "release",
-    "scratch",  # the shared scratch
-    "scratch_bytes",  # what is needed of it
-    "scratch_a",  # where packed A begins
-    *(f"job_{i}" for i in range(JOB.slots)),
+    "factors",  # one of FACTOR_KINDS, or AS_PLANNED
+    "mask",  # of integers: the bits of an element
+    "nest", "threads",
+    "release",  # 1: it takes long enough to let other threads run Python
+    "scratch_bytes",  # what is needed of scratch
+    "scratch_a",  # of one product: where packed A begins, after packed B
+    *(f"work_{i}" for i in range(BATCH.slots)),
 )  # fmt: skip
+"""One planned call.  Its work record is copied for each call."""
 
-# Scratch that all plans share; a call that finds it busy or too small takes the slow path, which
-# brings its own (and lets this one grow).
-SCRATCH = Record("scratch", "busy", "address", "size")
-
-
-class ArrayAt:
-    """Fields of an object already known to be a plain ndarray."""
-
-    def __init__(self, k: SystemKernel, at: Ptr) -> None:
-        self.k, self.at = k, at
-
-    def pointer(self, name: str) -> Ptr:
-        """A field that is a pointer."""
-        return self.k.load_ptr(self.at + _AT[name])
-
-    def small(self, name: str) -> Int:
-        """A 32-bit field."""
-        return self.k.load_i32(self.at + _AT[name])
-
-    def pair(self, name: str) -> tuple[Int, Int]:
-        """The first two numbers a field points to."""
-        p = self.pointer(name)
-        return self.k.load_int(p), self.k.load_int(p + 8)
-
-
-def _all(*conditions: Cond) -> Cond:
-    result = conditions[0]
-    for c in conditions[1:]:
-        result = result & c
-    return result
-
-
-def call_slow(k: SystemKernel, view: View, args: Ptr, count: Int, names: Ptr) -> Ptr:
-    """Pass the call on to the Python function in the table."""
-    target = view.pointer("slow")
-    result = k.external("PyObject_Vectorcall", "ptr", target, args, count, names)
-    assert isinstance(result, Ptr)
-    return result
-
-
-def _matches(k: SystemKernel, plan: View, array: ArrayAt, name: str) -> Cond:
-    rows, cols = array.pair("dims")
-    row, col = array.pair("strides")
-    parts = zip(("rows", "cols", "row", "col"), (rows, cols, row, col), strict=True)
-    return _all(
-        k.same(array.pointer("descr"), plan.pointer(f"{name}_descr")),
-        *(plan.int(f"{name}_{part}").equals(value) for part, value in parts),
+def _apart(k: SystemKernel, entry: View, name: str, x: Ptr, d: Ptr) -> Cond:
+    """Whether the bytes of an operand at ``x`` do not meet those of the result at ``d``."""
+    at, out = k.address(x), k.address(d)
+    return (at + entry.int(f"{name}_high") <= out + entry.int("d_low")) | (
+        out + entry.int("d_high") <= at + entry.int(f"{name}_low")
     )
 
 
-def _apart(k: SystemKernel, plan: View, x: tuple[str, Ptr], y: tuple[str, Ptr]) -> Cond:
-    """Whether the byte ranges of two operands do not meet."""
-    (nx, px), (ny, py) = x, y
-    ax, ay = k.address(px), k.address(py)
-    return (ax + plan.int(f"{nx}_high") <= ay + plan.int(f"{ny}_low")) | (
-        ay + plan.int(f"{ny}_high") <= ax + plan.int(f"{nx}_low")
-    )
+class _Serving:
+    """A call while :func:`serve` is generated: its entry, its arguments, its work record."""
 
+    def __init__(self, k: SystemKernel, calls_at: Ptr, entry_at: Ptr, args_at: Ptr) -> None:
+        self.k = k
+        self.calls, self.entry = CALLS.view(k, calls_at), ENTRY.view(k, entry_at)
+        self.args = ARGUMENTS.view(k, args_at)
+        # Never more than one of these: both begin with a job.
+        self.work = k.scratch(BATCH.size)
+        self.counters = k.scratch(COUNTERS.size)
+        self.batched = self.entry.int("kind").equals(BATCHED)
+        for batch in k.branches(self.batched):
+            k.copy(self.work, self.entry.at("work_0"), BATCH.size if batch else JOB.size)
+        self.out = self.args.pointer("out")
+        self.fresh = k.is_null(self.out)
 
-def _is_matrix(k: SystemKernel, objects: list[Ptr], array_type: Ptr) -> Cond:
-    return _all(*(k.same(k.load_ptr(x + _AT["type"]), array_type) for x in objects))
+    def leave(self, cond: Cond) -> None:
+        """Leave the call to Python."""
+        self.k.leave_when(cond, lambda: self.k.const(DECLINED))
 
-
-def _given_bias(k: SystemKernel, plan: View, args: Ptr, leave: Leave) -> Ptr:
-    """The fourth argument: contiguous, one element per column."""
-    bias_at = k.load_ptr(args + 24)
-    leave(~k.same(k.load_ptr(bias_at + _AT["type"]), plan.pointer("array_type")))
-    bias = ArrayAt(k, bias_at)
-    leave(bias.small("nd").differs(1))
-    leave(
-        ~_all(
-            k.same(bias.pointer("descr"), plan.pointer("bias_descr")),
-            k.load_int(bias.pointer("dims")).equals(plan.int("d_cols")),
-            (bias.small("flags") & numpy_abi.C_CONTIGUOUS).differs(0),
-        )
-    )
-    return bias.pointer("data")
-
-
-def _given_c(k: SystemKernel, plan: View, args: Ptr, leave: Leave) -> Ptr:
-    """The fifth argument: the C of ``beta * C``."""
-    c_at = k.load_ptr(args + 32)
-    leave(~k.same(k.load_ptr(c_at + _AT["type"]), plan.pointer("array_type")))
-    c = ArrayAt(k, c_at)
-    leave(c.small("nd").differs(2))
-    leave(~_matches(k, plan, c, "c"))
-    return c.pointer("data")
-
-
-def _take_others(
-    k: SystemKernel, plan: View, job: View, args: Ptr, leave: Leave, at_d: Ptr
-) -> None:
-    """Bias and C: bound to the plan (their addresses are in its job) or given in this call."""
-    given = plan.int("arguments") > 3
-    for _ in k.when(plan.int("has_bias").differs(0)):
-        for _ in k.when(given):
-            job.set("bias", _given_bias(k, plan, args, leave))
-        leave(~_apart(k, plan, ("bias", job.pointer("bias")), ("d", at_d)))
-    for _ in k.when(plan.int("has_c").differs(0)):
-        for _ in k.when(given):
-            job.set("c", _given_c(k, plan, args, leave))
-        c = job.pointer("c")
-        inside = plan.int("in_place").differs(0) & k.same(c, at_d)
-        outside = plan.int("in_place").equals(0) & _apart(k, plan, ("c", c), ("d", at_d))
-        leave(~(inside | outside))
-
-
-def _take_b(
-    k: SystemKernel, plan: View, job: View, objects: tuple[Ptr, Ptr, Ptr], leave: Leave
-) -> None:
-    """The second argument: a matrix, a prepacked handle, or the storage of one."""
-    b_at, at_a, at_d = objects
-    for kind in k.cases(plan.int("b_kind"), [B_MATRIX, B_HANDLE, B_BUFFER]):
-        if kind == B_HANDLE:
-            leave(~k.same(b_at, plan.pointer("handle")))
-            job.set("a", at_a)
-            continue
-        leave(~k.same(k.load_ptr(b_at + _AT["type"]), plan.pointer("array_type")))
-        b = ArrayAt(k, b_at)
-        if kind == B_BUFFER:
-            leave(b.small("nd").differs(1))
-            leave(k.load_int(b.pointer("dims")).differs(plan.int("buffer_bytes")))
-            job.set("a", at_a)
-            job.set("packed", b.pointer("data"))
-            continue
-        leave(b.small("nd").differs(2))
-        leave(~_matches(k, plan, b, "b"))
-        at_b = b.pointer("data")
-        leave(~_apart(k, plan, ("b", at_b), ("d", at_d)))
-        swapped = plan.int("swapped").differs(0)
-        job.set("a", k.select(swapped, at_b, at_a))
-        job.set("b", k.select(swapped, at_a, at_b))
-
-
-def take_data(k: SystemKernel, table: View, given: Ptr, job_at: Ptr, leave: Leave) -> None:
-    """Copy the data of a call into its job: a record of bytes, or ``None`` for what is there."""
-    for brought in k.branches(~k.same(given, table.pointer("none"))):
-        if not brought:
-            leave(table.int("needs_data").differs(0))
-            continue
-        leave(~k.same(k.load_ptr(given + _BYTES["type"]), table.pointer("bytes_type")))
-        size = 8 * len(DATA)
-        leave(k.load_int(given + _BYTES["size"]).differs(size))
-        k.copy(job_at + JOB.offset(DATA[0]), given + _BYTES["data"], size)
-
-
-def call_plan() -> Function:
-    """``plan(a, b, out[, bias, c, data])`` for what the plan's table describes."""
-    runner = run()
-
-    def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
-        plan = PLAN.view(k, k.load_ptr(owner + _AT["data"]))
-
-        def leave(cond: Cond) -> None:
-            k.leave_when(cond, lambda: call_slow(k, plan, args, count, names))
-
-        leave(count.differs(plan.int("arguments")) | ~k.is_null(names))
-        a_at, b_at, d_at = (k.load_ptr(args + 8 * i) for i in range(3))
-        leave(~_is_matrix(k, [a_at, d_at], plan.pointer("array_type")))
-        a, d = ArrayAt(k, a_at), ArrayAt(k, d_at)
-        two = a.small("nd").equals(2) & d.small("nd").equals(2)
-        leave(~(two & (d.small("flags") & numpy_abi.WRITEABLE).differs(0)))
-        leave(~(_matches(k, plan, a, "a") & _matches(k, plan, d, "d")))
-        at_a, at_d = a.pointer("data"), d.pointer("data")
-        leave(~_apart(k, plan, ("a", at_a), ("d", at_d)))
-
-        job_at = k.scratch(JOB.size + COUNTERS.size)
-        k.copy(job_at, plan.at("job_0"), JOB.size)
-        job = JOB.view(k, job_at)
-        _take_b(k, plan, job, (b_at, at_a, at_d), leave)
-        _take_others(k, plan, job, args, leave, at_d)
-        for _ in k.when(plan.int("arguments") > 3):
-            take_data(k, plan, k.load_ptr(args + 40), job_at, leave)
-        job.set("d", at_d)
-        counters_at = job_at + JOB.size
-        job.set("counters", counters_at)
-        counters = COUNTERS.view(k, counters_at)
-        for field in ("cursor", "done", "sleepers"):
-            counters.set(field, 0)
-        nest, threads = plan.pointer("nest"), plan.int("threads")
-        pool = k.load_ptr(plan.pointer("pool_cell"))
-        # No pool yet, or no more after a fork: the slow path starts one.
-        leave((threads > 1) & k.is_null(pool))
-        wanted, scratch = plan.int("scratch_bytes"), SCRATCH.view(k, plan.pointer("scratch"))
-        for _ in k.when(wanted > 0):
-            leave(scratch.int("size") < wanted)
-            leave(k.exchange(scratch.at("busy"), 1).differs(0))
-            # Nobody resizes it while it is busy, and the lock is held: the size still stands.
-            base = scratch.pointer("address")
-            for _ in k.when(plan.int("scratch_a") > 0):
-                job.set("packed", base)
-            job.set("workspace_a", base + plan.int("scratch_a"))
-        for release in k.branches(plan.int("release").differs(0)):
-            if release:
-                state = k.external("PyEval_SaveThread", "ptr")
-                k.call(runner, pool, nest, job_at, threads)
-                k.external("PyEval_RestoreThread", "void", state)
+    def check_result(self) -> None:
+        """Whether the result may be written where it is to be."""
+        for fresh in self.k.branches(self.fresh):
+            if fresh:
+                self.leave(self.entry.int("fresh").equals(0))
             else:
-                k.invoke(nest, "void", job_at, 0)
+                flags = ArrayAt(self.k, self.out).small("flags")
+                self.leave((flags & WRITEABLE).equals(0))
+
+    def take(self, name: str) -> None:
+        """Put the address of what is read into the work record, if the result lies apart."""
+        k, entry = self.k, self.entry
+        mode = entry.int(f"{name}_mode")
+        for _ in k.when(mode.differs(ABSENT)):
+            place = self.work + entry.int(f"{name}_place")
+            x = self.args.pointer(name)
+            for given in k.branches(mode.equals(GIVEN)):
+                if given:
+                    k.store_ptr(place, ArrayAt(k, x).pointer("data"))
+                    continue
+                for _ in k.when(mode.equals(PACKED)):
+                    handle = HANDLE.view(k, packed_words(k, self.calls, x))
+                    k.store_ptr(place, handle.pointer("address"))
+            # Nobody can write to a handle's memory.
+            for _ in k.when(~(self.fresh | mode.equals(PACKED))):
+                at, d = k.load_ptr(place), ArrayAt(k, self.out).pointer("data")
+                apart = _apart(k, entry, name, at, d)
+                if name == "c":
+                    there = entry.int("in_place").differs(0)
+                    apart = (there & k.same(at, d)) | (~there & apart)
+                self.leave(~apart)
+
+    def take_factors(self) -> None:
+        """Alpha and beta, as the kernels read them."""
+        k, args, job = self.k, self.args, JOB.view(self.k, self.work)
+        names = ("alpha", "beta")
+        kinds = [*sorted(set(FACTOR_KINDS.values())), AS_PLANNED]
+        for kind in k.cases(self.entry.int("factors"), kinds):
+            if kind == AS_PLANNED:
+                continue
+            if kind == 2:
+                for name in names:
+                    job.set(name, args.int(f"{name}_integer") & self.entry.int("mask"))
+                continue
+            element = F32 if kind in (0, 3) else F64
+            for name in names:
+                real = k.convert(args.scalar(f"{name}_real", F64), element)
+                k.store(job.at(name), real)
+                if kind < 2:
+                    continue
+                # Reals twice, then minus the imaginary part, and that part.
+                k.store(job.at(name) + element.bytes, real)
+                imag = k.convert(args.scalar(f"{name}_imag", F64), element)
+                turn = job.at(f"{name}_turn")
+                k.store(turn, k.op("sub", k.zero(element, 1), imag))
+                k.store(turn + element.bytes, imag)
+                bits = args.int(f"{name}_imag")
+                there = (bits + bits).differs(0)
+                job.set(f"complex_{name}", k.select(there, k.const(1), k.const(0)))
+
+    def scratch(self) -> View:
+        """The record of the scratch this call uses."""
+        k, given = self.k, self.args.pointer("workspace")
+        where = k.var(self.calls.pointer("scratch"))
+        for _ in k.when(~k.is_null(given)):
+            record = k.load_ptr(given + self.calls.int("workspace_record"))
+            where.value = ArrayAt(k, record).pointer("data")
+        return SCRATCH.view(k, where.value)
+
+    def claim(self, scratch: View) -> None:
+        """Take the scratch, if it is free and large enough."""
+        k, entry = self.k, self.entry
+        wanted = entry.int("scratch_bytes")
+        for _ in k.when(wanted > 0):
+            self.leave((scratch.int("size") < wanted) | scratch.int("claimed").differs(0))
+            self.leave(k.exchange(scratch.at("busy"), 1).differs(0))
+            base = scratch.pointer("address")
+            for batch in k.branches(self.batched):
+                if batch:
+                    BATCH.view(k, self.work).set("scratch", base)
+                    continue
+                job = JOB.view(k, self.work)
+                for _ in k.when(entry.int("scratch_a") > 0):
+                    job.set("packed", base)
+                job.set("workspace_a", base + entry.int("scratch_a"))
+
+    def new_result(self) -> Ptr:
+        """A new array of the planned shape; null with an exception set."""
+        k, entry, null = self.k, self.entry, self.k.null()
+        descr = entry.pointer("d_descr")
+        k.external("Py_IncRef", "void", descr)
+        made = k.invoke(
+            self.calls.pointer("new_from_descr"), "ptr",
+            self.calls.pointer("array_type"), descr, entry.int("d_nd"), entry.at("d_dim_0"),
+            null, null, 0, null,
+        )  # fmt: skip
+        assert isinstance(made, Ptr)
+        return made
+
+    def run(self) -> None:
+        """Run the kernels, without the interpreter lock where that pays."""
+        k, entry = self.k, self.entry
+        pool = k.load_ptr(self.calls.pointer("pool_cell"))
+        single, batch = run(), run_batch()
+
+        def start() -> None:
+            for many in k.branches(self.batched):
+                if many:
+                    k.call(batch, pool, self.work)
+                    continue
+                threads, nest = entry.int("threads"), entry.pointer("nest")
+                job = JOB.view(k, self.work)
+                job.set("counters", self.counters)
+                counters = COUNTERS.view(k, self.counters)
+                for field in ("cursor", "done", "sleepers"):
+                    counters.set(field, 0)
+                k.call(single, pool, nest, self.work, threads)
+
+        for release in k.branches(entry.int("release").differs(0)):
+            if release:
+                # It may be forgotten meanwhile, and its code with it.
+                owner = entry.pointer("owner")
+                k.external("Py_IncRef", "void", owner)
+                state = k.external("PyEval_SaveThread", "ptr")
+                start()
+                k.external("PyEval_RestoreThread", "void", state)
+                k.external("Py_DecRef", "void", owner)
+            else:
+                start()
+
+
+def serve() -> NativeFunction:
+    """``serve(calls, planned, arguments, result)``: run a planned call, or decline.
+
+    ``result`` gets a new reference to what is returned to the caller; null with an exception set
+    if there is no memory for it.
+    """
+
+    def body(k: SystemKernel, calls_at: Ptr, entry_at: Ptr, args_at: Ptr, result_at: Ptr) -> None:
+        it = _Serving(k, calls_at, entry_at, args_at)
+        entry = it.entry
+        # No pool yet, or no more after a fork: Python starts one.
+        pool = k.load_ptr(it.calls.pointer("pool_cell"))
+        it.leave((entry.int("threads") > 1) & k.is_null(pool))
+        it.check_result()
+        for name in INPUTS:
+            it.take(name)
+        it.take_factors()
+        scratch = it.scratch()
+        it.claim(scratch)
+        number = k.scratch(16)
+        result, target = k.var(it.out), k.var(number)
+        # The entry may be gone when the call ends.
+        descr, scalar, wanted = (
+            entry.pointer("d_descr"), entry.int("scalar").differs(0), entry.int("scratch_bytes")
+        )  # fmt: skip
+        scalar = scalar & it.fresh
+        for array in k.branches(~scalar):
+            if array:
+                for fresh in k.branches(it.fresh):
+                    if fresh:
+                        result.value = it.new_result()
+                    else:
+                        k.external("Py_IncRef", "void", it.out)
+                for _ in k.when(~k.is_null(result.value)):
+                    target.value = ArrayAt(k, result.value).pointer("data")
+            else:
+                k.external("Py_IncRef", "void", descr)
+        for _ in k.when(scalar | ~k.is_null(result.value)):
+            k.store_ptr(it.work + entry.int("d_place"), target.value)
+            it.run()
         for _ in k.when(wanted > 0):
             k.exchange(scratch.at("busy"), 0)
-        k.external("Py_IncRef", "void", d_at)
-        k.ret(d_at)
+        for _ in k.when(scalar):
+            made = k.invoke(it.calls.pointer("new_scalar"), "ptr", number, descr, k.null())
+            assert isinstance(made, Ptr)
+            result.value = made
+            k.external("Py_DecRef", "void", descr)
+        k.store_ptr(result_at, result.value)
+        k.ret(k.const(SERVED))
 
-    params = parameters("owner* args* count names*")
-    return NativeFunction("jitgemm_call_plan", params, body, returns="ptr")
+    params = parameters("calls* planned* arguments* result*")
+    return NativeFunction("jitgemm_serve", params, body, returns="int")

@@ -12,7 +12,7 @@ from jitgemm.planner.route import GemmPlan
 from jitgemm.runtime.batch_code import LIST, TASK
 from jitgemm.runtime.data import Tables
 from jitgemm.runtime.engine import engine, record_array
-from jitgemm.runtime.memory import Workspace, address, thread_workspace
+from jitgemm.runtime.memory import Workspace, address
 
 __all__ = ["Listed", "run_list"]
 
@@ -50,6 +50,6 @@ def run_list(products: list[Listed], threads: int, workspace: Workspace | None) 
     if threads > 1:
         e.pool.ensure(threads)
     worker, where = e.address_of("jitgemm_list"), address(record.view(np.uint8))
-    with (workspace or thread_workspace()).lend(threads * stride) as scratch:
+    with (workspace or engine().scratch).lend(threads * stride) as scratch:
         record[LIST.slot("scratch")] = scratch
         e.run(int(e.pool.words[0]), worker, where, threads)

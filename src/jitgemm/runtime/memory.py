@@ -13,8 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgemm.errors import message
+from jitgemm.lang.record import Record
 
-__all__ = ["Workspace", "aligned_buffer", "thread_workspace"]
+__all__ = ["SCRATCH", "Workspace", "address", "aligned_buffer", "thread_workspace"]
+
+SCRATCH = Record("scratch", "busy", "claimed", "address", "size")
+"""Scratch as generated code sees it: whether that is using it, whether Python wants it, and where.
+
+Both sides hold the interpreter lock while they look at the other's word and write their own.
+"""
+_BUSY, _CLAIMED = SCRATCH.slot("busy"), SCRATCH.slot("claimed")
 
 _ALIGN = 64
 _HUGE = 2 << 20
@@ -86,21 +94,39 @@ class Workspace:
         MemoryError: there is not that much.
     """
 
+    __slots__ = ("__weakref__", "_buffer", "_lock", "_owner", "record")
+
     def __init__(self, nbytes: int = 0) -> None:
         if not isinstance(nbytes, int) or isinstance(nbytes, bool):
             raise TypeError(message("nbytes", "an int", type(nbytes).__name__))
         if nbytes < 0:
             raise ValueError(message("nbytes", "at least 0", nbytes))
-        self._buffer = aligned_buffer(nbytes)
-        # Never waited for.
+        self.record = aligned_buffer(SCRATCH.size).view(np.int64)
+        """What generated code reads of it: a :data:`SCRATCH`."""
+        self.record[:] = 0
+        self._buffer = aligned_buffer(0)
+        self._place(nbytes)
+        # Among calls that go through Python.  Never waited for.
         self._lock = threading.Lock()
         self._owner = 0
         _workspaces.add(self)
+
+    def _place(self, nbytes: int) -> None:
+        """Get another buffer; only while nobody is using the one there is."""
+        self._buffer = buffer = aligned_buffer(nbytes)
+        first = SCRATCH.slot("address")
+        # One assignment: generated code, which holds the interpreter lock, sees both or neither.
+        self.record[first : first + 2] = address(buffer), nbytes
 
     @property
     def nbytes(self) -> int:
         """Capacity in bytes."""
         return self._buffer.nbytes
+
+    @property
+    def where(self) -> int:
+        """Address of its record."""
+        return address(self.record.view(np.uint8))
 
     def __repr__(self) -> str:
         return f"Workspace(nbytes={self.nbytes})"
@@ -109,24 +135,50 @@ class Workspace:
     def lend(self, nbytes: int) -> Iterator[int]:
         """The address of at least ``nbytes`` bytes, for the duration of a call."""
         if not self._lock.acquire(blocking=False):
-            spare = aligned_buffer(nbytes)
-            yield address(spare)
+            with self._another(nbytes) as found:
+                yield found
             return
         try:
             self._owner = threading.get_ident()
+            # Generated code leaves it alone from here on, unless it is using it already.
+            self.record[_CLAIMED] = 1
+            if self.record[_BUSY]:
+                with self._another(nbytes) as found:
+                    yield found
+                return
             if nbytes > self.nbytes:
-                self._buffer = aligned_buffer(1 << (nbytes - 1).bit_length())
+                self._place(1 << (nbytes - 1).bit_length())
             yield address(self._buffer)
         finally:
+            self.record[_CLAIMED] = 0
             self._lock.release()
+
+    @contextmanager
+    def _another(self, nbytes: int) -> Iterator[int]:
+        """Scratch of the thread's own, while this is in use."""
+        mine = thread_workspace()
+        if mine is not self:
+            with mine.lend(nbytes) as found:
+                yield found
+            return
+        spare = aligned_buffer(nbytes)
+        yield address(spare)
+
+    def reserve(self, nbytes: int) -> None:
+        """Grow for calls to come, unless it is in use just now."""
+        if nbytes > self.nbytes:
+            with self.lend(nbytes):
+                pass
 
     def __reduce__(self) -> tuple[type[Workspace], tuple[int]]:
         return Workspace, (self.nbytes,)
 
     def forked(self) -> None:
         """In a child: a call of another thread, which may have been inside, does not exist."""
+        self.record[_BUSY] = 0
         if self._owner != threading.get_ident():
             self._lock = threading.Lock()
+            self.record[_CLAIMED] = 0
 
 
 _workspaces: weakref.WeakSet[Workspace] = weakref.WeakSet()
@@ -150,7 +202,7 @@ _local = threading.local()
 
 
 def thread_workspace() -> Workspace:
-    """This thread's own workspace, for calls that bring none."""
+    """This thread's own workspace, for calls that find another one in use."""
     found: Workspace | None = getattr(_local, "workspace", None)
     if found is None:
         found = _local.workspace = Workspace()

@@ -1,8 +1,8 @@
-"""NumPy arrays and bytes as C structures: offsets, verified at first use, and the C API table.
+"""NumPy arrays and Python's objects as C structures: offsets, verified at first use, and the C API table.
 
 The public part of ``PyArrayObject`` has not changed since NumPy 1.7 (`numpy/ndarraytypes.h`,
 ``tagPyArrayObject_fields``).  :func:`verified` compares what generated code would read with what
-Python says of a test array and of test bytes; if anything differs, native entries are not used at
+Python says of a test array and of tuples, lists and numbers; if anything differs, native entries are not used at
 all.
 """
 
@@ -16,20 +16,25 @@ from functools import cache
 import numpy as np
 
 __all__ = [
-    "BYTES",
     "C_CONTIGUOUS",
+    "FLOAT",
+    "ITEMS",
     "OFFSETS",
+    "SIZE",
     "WRITEABLE",
     "data_address",
     "new_from_descr",
     "new_scalar",
+    "slot_offset",
     "verified",
 ]
 
 # 64-bit layout with the ordinary object header: reference count, type.
 OFFSETS = {"type": 8, "data": 16, "nd": 24, "dims": 32, "strides": 40, "descr": 56, "flags": 64}
-# Of ``bytes``: the header has a length, and a hash comes before the data.
-BYTES = {"type": 8, "size": 16, "data": 32}
+# Of tuples and lists: the number of items; a tuple's items come next, a list has their address.
+SIZE, ITEMS = 16, 24
+# Of floats, NumPy's floats and complex numbers: the value.
+FLOAT = 16
 C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
 _NEW_FROM_DESCR, _SCALAR, _ARRAY_TYPE = 94, 60, 2
 
@@ -85,17 +90,45 @@ def _agrees(array: np.ndarray) -> bool:
     )
 
 
-def _bytes_agree(x: bytes) -> bool:
-    def read(name: str) -> int:
-        return int(ctypes.c_int64.from_address(id(x) + BYTES[name]).value)
+def _word(x: object, at: int) -> int:
+    return int(ctypes.c_int64.from_address(id(x) + at).value)
 
-    data = ctypes.string_at(id(x) + BYTES["data"], len(x))
-    return read("type") == id(bytes) and read("size") == len(x) and data == x
+
+def _bits(x: float) -> int:
+    return int(struct.unpack("q", struct.pack("d", x))[0])
+
+
+def _others_agree() -> bool:
+    """Whether tuples, lists and numbers are where generated code looks for them."""
+    items = (object(), object(), object())
+    rows = list(items)
+    first = int(ctypes.c_int64.from_address(_word(rows, ITEMS)).value)
+    number, double, single = complex(7.5, 1), (1.25, np.float64(-3.5)), np.float32(2.5)
+    return (
+        _word(items, SIZE) == _word(rows, SIZE) == len(items)
+        and _word(items, ITEMS + 8) == id(items[1])
+        and first == id(items[0])
+        and all(_word(x, FLOAT) == _bits(float(x)) for x in double)
+        and ctypes.c_float.from_address(id(single) + FLOAT).value == single
+        and (_word(number, FLOAT), _word(number, FLOAT + 8)) == (_bits(7.5), _bits(1.0))
+    )
+
+
+def slot_offset(instance: object, name: str) -> int:
+    """Where an object keeps one of its slots: the word that points to what is in it.
+
+    Raises:
+        ValueError: there is no such word, or more than one.
+    """
+    wanted, size = id(getattr(instance, name)), type(instance).__basicsize__
+    found = [at for at in range(16, size, 8) if _word(instance, at) == wanted]
+    (at,) = found
+    return at
 
 
 @cache
 def verified() -> bool:
-    """Whether arrays and bytes look as generated code assumes."""
+    """Whether arrays and other objects look as generated code assumes."""
     if struct.calcsize("P") != 8 or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return False
     try:
@@ -103,7 +136,7 @@ def verified() -> bool:
         frozen = np.arange(24, dtype=np.float64).reshape(4, 6)[::2, ::-1]
         frozen.flags.writeable = False
         arrays = _entry(_ARRAY_TYPE) == id(np.ndarray) and _agrees(plain) and _agrees(frozen)
-        return arrays and all(_bytes_agree(bytes(range(n))) for n in (176, 255))
+        return arrays and _others_agree()
     except (AttributeError, ValueError, OSError):
         return False
 

@@ -106,6 +106,13 @@ class Layout:
         return wide.view(dtype) if same else wide.astype(dtype)
 
 
+_numbers = {}
+
+
+def layout_number(layout, kind):
+    return _numbers.setdefault((layout, kind), len(_numbers) + 1)
+
+
 class Packed:
     """What prepacked operands have in common.
 
@@ -113,7 +120,7 @@ class Packed:
     without locks, and it is always read back with the tiling it was packed with.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_dtype", "_layout", "conj", "isa")
+    __slots__ = ("__weakref__", "_buffer", "_dtype", "_layout", "conj", "isa", "words")
 
     # Arrays leave ``@`` to the handle.
     __array_ufunc__ = None
@@ -125,6 +132,18 @@ class Packed:
         self._dtype = dtype
         self._buffer = aligned_buffer(max(layout.nbytes, 64))
         self._buffer.flags.writeable = False
+        self.words = self._words()
+
+    def _words(self):
+        n = layout_number(self._layout, type(self))
+        w = np.array([self.address, self._layout.nbytes, 1, n, int(self.conj), 2, *self.shape, *[0]*6], np.int64)
+        w.flags.writeable = False
+        return w
+
+    @staticmethod
+    def example():
+        from jitgemm.isa.types import F32
+        return PackedRhs(Layout(F32, 1, 1, 1), "none", np.dtype(np.float32))
 
     def fill(self, packed: bytes) -> None:
         """Put packed bytes in; only for a handle nobody has seen yet."""
@@ -136,11 +155,12 @@ class Packed:
         """The same storage as the conjugate operand."""
         twin = copy(self)
         twin.conj = not self.conj
+        twin.words = twin._words()
         return twin
 
     def __copy__(self) -> Self:
         twin = object.__new__(type(self))
-        for name in ("_buffer", "_dtype", "_layout", "conj", "isa"):
+        for name in ("_buffer", "_dtype", "_layout", "conj", "isa", "words"):
             setattr(twin, name, getattr(self, name))
         return twin
 

@@ -1,20 +1,24 @@
-"""The generated entry of small products: NumPy's functions of vectors and matrices."""
+"""Generated code for small products: NumPy's functions of vectors and matrices, without a plan."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jitgemm.kernels.job import JOB
-from jitgemm.lang.core import Cond, Function, Int, Ptr, parameters
+from jitgemm.lang.core import Cond, Int, Ptr, parameters
 from jitgemm.lang.record import Record, View
-from jitgemm.runtime.entry_code import ArrayAt, Leave, _all, _is_matrix, call_slow
 from jitgemm.runtime.numpy_abi import C_CONTIGUOUS, OFFSETS, WRITEABLE
+from jitgemm.runtime.signature_code import ArrayAt
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
-__all__ = ["SMALL", "call_small"]
+__all__ = ["SMALL", "small"]
+
+Leave = Callable[[Cond], None]
 
 # Small products: any shape up to a limit, rows contiguous, two element types.
 SMALL = Record(
     "small",
-    "array_type", "slow", "none", "new_from_descr", "new_scalar",
+    "array_type", "new_from_descr", "new_scalar",
     "limit", "depth_limit",
     "dot_limit",  # elements of all rows times columns
     "a_least", "a_most", "b_least", "b_most",  # dimensions of the operands
@@ -29,8 +33,19 @@ SMALL = Record(
 )  # fmt: skip
 
 
+def _all(*conditions: Cond) -> Cond:
+    result = conditions[0]
+    for c in conditions[1:]:
+        result = result & c
+    return result
+
+
+def _are_arrays(k: SystemKernel, objects: list[Ptr], array_type: Ptr) -> Cond:
+    return _all(*(k.same(k.load_ptr(x + OFFSETS["type"]), array_type) for x in objects))
+
+
 class _Small:
-    """A small product while :func:`call_small` is generated: its operands, sizes and result."""
+    """A small product while :func:`small` is generated: its operands, sizes and result."""
 
     def __init__(
         self, k: SystemKernel, table: View, objects: tuple[Ptr, Ptr], leave: Leave
@@ -129,13 +144,12 @@ class _Small:
             table.pointer("array_type"), self.descr, self.nd, dims, null, null, 0, null,
         )  # fmt: skip
         assert isinstance(made, Ptr)
-        k.leave_when(k.is_null(made), k.null)
         return made
 
     def check_given(self, d_at: Ptr) -> None:
         """Whether the result may be written to the array at ``d_at``."""
         k, size = self.k, self.size
-        self.leave(~_is_matrix(k, [d_at], self.table.pointer("array_type")))
+        self.leave(~_are_arrays(k, [d_at], self.table.pointer("array_type")))
         d = ArrayAt(k, d_at)
         self.leave(d.small("nd").differs(self.nd))
         for _ in k.when(self.nd > 0):
@@ -214,41 +228,46 @@ class _Small:
             k.invoke(nest, "void", job.ptr, 0)
 
 
-def call_small() -> Function:
-    """``function(x1, x2, out, threads)`` for small contiguous operands of one native type.
+def small() -> NativeFunction:
+    """``small(table, a, b, out, result)``: a small product of contiguous operands of one type.
 
-    The function is :func:`jitgemm.matmul`, ``matvec``, ``vecmat`` or ``vecdot``, as the table says.
+    ``out`` is null for a new result.  ``result`` gets a new reference, or null with an exception
+    set.  The answer is 0, or 1 if this is no such product.
+
+    The product is :func:`jitgemm.matmul`, ``matvec``, ``vecmat`` or ``vecdot``, as the table says.
     """
 
-    def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
-        table = SMALL.view(k, k.load_ptr(owner + OFFSETS["data"]))
+    def body(k: SystemKernel, table_at: Ptr, a_at: Ptr, b_at: Ptr, d_at: Ptr, end: Ptr) -> None:
+        table = SMALL.view(k, table_at)
 
         def leave(cond: Cond) -> None:
-            k.leave_when(cond, lambda: call_slow(k, table, args, count, names))
+            k.leave_when(cond, lambda: k.const(1))
 
-        leave(count.differs(4) | ~k.is_null(names))
-        a_at, b_at, d_at, threads = (k.load_ptr(args + 8 * i) for i in range(4))
-        none = table.pointer("none")
-        arrays = _is_matrix(k, [a_at, b_at], table.pointer("array_type"))
-        leave(~(arrays & k.same(threads, none)))
-        small = _Small(k, table, (a_at, b_at), leave)
+        def done(result: Ptr) -> None:
+            k.store_ptr(end, result)
+            k.ret(k.const(0))
+
+        leave(~_are_arrays(k, [a_at, b_at], table.pointer("array_type")))
+        it = _Small(k, table, (a_at, b_at), leave)
         number = k.scratch(8)
         result, target = k.var(d_at), k.var(number)
-        scalar = k.same(d_at, none) & small.nd.equals(0)
+        scalar = k.is_null(d_at) & it.nd.equals(0)
         for _ in k.when(~scalar):
-            for fresh in k.branches(k.same(d_at, none)):
+            for fresh in k.branches(k.is_null(d_at)):
                 if fresh:
-                    result.value = small.new_array()
+                    result.value = it.new_array()
+                    for _ in k.when(k.is_null(result.value)):
+                        done(k.null())
                 else:
-                    small.check_given(d_at)
+                    it.check_given(d_at)
                     k.external("Py_IncRef", "void", d_at)
             target.value = ArrayAt(k, result.value).pointer("data")
-        small.run(target.value)
+        it.run(target.value)
         for _ in k.when(scalar):
-            made = k.invoke(table.pointer("new_scalar"), "ptr", number, small.descr, k.null())
+            made = k.invoke(table.pointer("new_scalar"), "ptr", number, it.descr, k.null())
             assert isinstance(made, Ptr)
-            k.ret(made)
-        k.ret(result.value)
+            done(made)
+        done(result.value)
 
-    params = parameters("owner* args* count names*")
-    return NativeFunction("jitgemm_call_small", params, body, returns="ptr")
+    params = parameters("table* a* b* out* result*")
+    return NativeFunction("jitgemm_small", params, body, returns="int")

@@ -85,6 +85,15 @@ class SystemKernel(LlvmKernel):
             f"ptr align 8 {source.handle}, i64 {size}, i1 false)"
         )
 
+    def mix(self, hash_: Int, word: Int, multiplier: int) -> Int:
+        """The next state of a multiplicative hash, modulo ``2**64``."""
+        mixed = self._let(f"xor i64 {hash_.handle}, {word.handle}")
+        return Int(self, self._let(f"mul i64 {mixed}, {multiplier}"))
+
+    def shift_right(self, x: Int, bits: IntLike) -> Int:
+        """The high bits of an unsigned number."""
+        return Int(self, self._let(f"lshr i64 {x.handle}, {self.const(bits).handle}"))
+
     def exchange(self, p: Ptr, value: IntLike) -> Int:
         """Write atomically; what was there before."""
         v = self.const(value).handle

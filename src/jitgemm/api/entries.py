@@ -1,0 +1,259 @@
+"""What a call leaves behind for calls like it: the entries that generated code runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgemm.api.activations import Clip, LeakyRelu
+from jitgemm.api.batched import StackedProduct
+from jitgemm.api.keywords import Options
+from jitgemm.api.kinds import NUMPY
+from jitgemm.api.operands import Array
+from jitgemm.api.product import Product, executable_for
+from jitgemm.api.quantise import Requantize
+from jitgemm.kernels.job import JOB
+from jitgemm.runtime.batches import BatchExecutable
+from jitgemm.runtime.calls import EntryTable, plan_record
+from jitgemm.runtime.driver import Executable
+from jitgemm.runtime.engine import engine, knob
+from jitgemm.runtime.entry_code import AS_PLANNED, BATCHED, BOUND, FACTOR_KINDS, GIVEN, PACKED, SINGLE
+from jitgemm.runtime.memory import Workspace
+from jitgemm.runtime.packed import Packed
+from jitgemm.runtime.signature_code import DIMENSIONS, OPTIONS
+
+__all__ = ["bound_plan", "remember"]
+
+_TYPES = frozenset((bool, int, float, complex))
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A product, planned: one of matrices, or a stack that is run as one."""
+
+    item: Product
+    target: Array
+    """Where this call's result is computed."""
+    code: Executable | BatchExecutable
+    given: dict[str, Any]
+    """Operands by name, as the caller has them."""
+    fresh: bool
+    """The target is new."""
+
+    @property
+    def one(self) -> Executable:
+        """What runs one of the products."""
+        return self.code if isinstance(self.code, Executable) else self.code.item
+
+
+def _planned(product: Product | StackedProduct, threads: int) -> _Planned | None:
+    """A product as entries know it; ``None`` if none can run it."""
+    if isinstance(product, StackedProduct):
+        if product.item.blas or product.empty or product.copied:
+            return None
+        code = product.executable(threads)
+        if code.plan.outer:
+            return None
+        return _Planned(
+            product.item, product.target, code, product.given, fresh=product.out is None
+        )
+    if product.blas or not (product.m and product.n):
+        return None
+    target, copied = product.target()
+    if copied:
+        return None
+    executable = executable_for(product.problem(target), threads)
+    given = {"a": product.a, "b": product.b, "c": product.c, "bias": product.bias}
+    return _Planned(product, target, executable, given, fresh=product.out is None)
+
+
+def _reach(x: Array) -> tuple[int, int]:
+    """Bytes before and after its data pointer that belong to an array."""
+    steps = [(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)]
+    return sum(min(0, s) for s in steps), sum(max(0, s) for s in steps) + x.itemsize
+
+
+def _place(planned: _Planned, name: str) -> int:
+    """Where the address of an operand belongs in the work record."""
+    if isinstance(planned.given.get(name), Packed):
+        return JOB.offset("packed")
+    if planned.one.plan.swapped and name in ("a", "b"):
+        return JOB.offset("b" if name == "a" else "a")
+    return JOB.offset(name)
+
+
+def _entry(
+    signature: bytes,
+    planned: _Planned,
+    bound: dict[str, Array | Packed],
+    shape: tuple[int, ...],
+    keep: Any,
+    *,
+    plan: bool = False,
+) -> EntryTable:
+    """The entry of a planned product.
+
+    Args:
+        signature: of the calls it serves.
+        planned: the product.
+        bound: operands that are not given in each call.
+        shape: of the result.
+        keep: what must live as long.
+        plan: whether the factors are bound too.
+    """
+    e, item, code = engine(), planned.item, planned.code
+    gp, element = planned.one.plan, planned.one.plan.spec.element
+    # The type's own object: NumPy knows types by it.
+    descr = np.dtype(planned.target.dtype.type)
+    low, high = _reach(planned.target)
+    values = {
+        "d_place": JOB.offset("d"), "d_low": low, "d_high": high,
+        "fresh": int(planned.fresh), "scalar": int(not shape),
+        "d_descr": id(descr), "d_nd": len(shape),
+        **{f"d_dim_{i}": n for i, n in enumerate(shape)},
+        "in_place": int(gp.problem.in_place),
+        "factors": FACTOR_KINDS[element.integral, element.bytes, item.parts],
+        "mask": -1 if element.bits >= 64 else (1 << element.bits) - 1,
+        "nest": planned.one.address,
+        "scratch_a": gp.workspace_b,
+    }  # fmt: skip
+    if plan:
+        values["factors"] = AS_PLANNED
+    if isinstance(code, Executable):
+        work = code.template.copy()
+        tables = code.data.write(work, item.scalars)
+        operations = gp.problem.operations
+        values |= {"kind": SINGLE, "threads": gp.threads, "scratch_bytes": gp.workspace_bytes}
+    else:
+        work, tables = code.record(item.scalars)
+        operations = code.plan.operations
+        values |= {"kind": BATCHED, "threads": code.plan.threads}
+        values |= {"scratch_bytes": code.plan.workspace_bytes}
+    values["release"] = int(values["threads"] > 1 or operations >= knob("gil_flops"))
+    for name, x in planned.given.items():
+        if x is None:
+            continue
+        place = _place(planned, name)
+        values |= {f"{name}_mode": GIVEN, f"{name}_place": place}
+        if name in bound:
+            values[f"{name}_mode"] = BOUND
+            work[place // 8] = x.address if isinstance(x, Packed) else _address(x)
+        elif isinstance(x, Packed):
+            values[f"{name}_mode"] = PACKED
+        if isinstance(x, np.ndarray):
+            values[f"{name}_low"], values[f"{name}_high"] = _reach(x)
+    e.scratch.reserve(values["scratch_bytes"])
+    return EntryTable.new(signature, values, work, (code, tables, descr, bound, keep))
+
+
+def _address(x: Array) -> int:
+    return int(x.__array_interface__["data"][0])
+
+
+def _lasts(x: object) -> bool:
+    """Whether an option may be kept: it is a value, and the same object the next time."""
+    kind = type(x)
+    if x is None or x is NUMPY or kind is bool or kind is int:
+        return True
+    if kind is str:
+        return sys.intern(x) is x  # type: ignore[arg-type]
+    if isinstance(x, type):
+        return x in _TYPES or issubclass(x, np.generic)
+    if isinstance(x, np.dtype):
+        return x is np.dtype(x.type)
+    if kind is Requantize:
+        return x.seen_before()  # type: ignore[attr-defined,no-any-return]
+    return kind in (Clip, LeakyRelu)
+
+
+def _may_stay(operands: list[Any], options: Options, item: Product) -> bool:
+    """Whether calls like this one can be told by their signature, now and for as long as it is
+    kept."""
+    for x in operands:
+        if type(x) is np.ndarray:
+            if x.dtype is not np.dtype(x.dtype.type) or x.ndim > DIMENSIONS:
+                return False
+        elif not (x is None or isinstance(x, Packed)):
+            return False
+    if options.epilogue is not None:
+        return False
+    if item.element.integral and not type(options.alpha) is type(options.beta) is int:
+        return False
+    if any(x is not None and type(x) is not int for x in (options.a_zero_point, options.b_zero_point)):
+        return False
+    return all(map(_lasts, _kept(options)))
+
+
+def _kept(options: Options) -> list[Any]:
+    """Options that signatures know by identity."""
+    return [getattr(options, name) for name in OPTIONS]
+
+
+def remember(
+    signature: bytes | None,
+    product: Product | StackedProduct,
+    operands: tuple[Any, Any],
+    options: Options,
+    threads: int,
+    shape: tuple[int, ...] | None = None,
+) -> None:
+    """Leave an entry for calls like this one, if generated code can take them.
+
+    Args:
+        signature: what it said of the call; ``None``: it cannot say.
+        product: the call, validated.
+        operands: A and B as the caller passed them.
+        options: the other arguments.
+        threads: how many it may use.
+        shape: of the caller's result, if it is not that of the product.
+    """
+    if signature is None:
+        return
+    item = product.item if isinstance(product, StackedProduct) else product
+    others = [options.out, options.c, options.bias]
+    if not _may_stay([*operands, *others], options, item):
+        return
+    planned = _planned(product, threads)
+    calls = engine().calls if planned is not None else None
+    if planned is None or calls is None:
+        return
+    bound = {}
+    if options.bias is None and planned.given["bias"] is not None:
+        # That of a requantisation.
+        bound["bias"] = planned.given["bias"]
+    if shape is None:
+        shape = product.shape if isinstance(product, StackedProduct) else (product.m, product.n)
+    keep = (_kept(options), [x.dtype for x in operands])
+    calls.add(signature, _entry(signature, planned, bound, shape, keep))
+
+
+def bound_plan(
+    product: Product | StackedProduct, operands: tuple[Any, Any], slow: Callable[..., Any],
+    threads: int,
+) -> Any:  # fmt: skip
+    """A builtin for calls ``(a, b)`` or ``(a, b, out)`` of operands like these.
+
+    C and the bias are bound.  It passes anything else on to ``slow``.  ``None``: generated code
+    cannot take such operands.
+    """
+    item = product.item if isinstance(product, StackedProduct) else product
+    e = engine()
+    if e.calls is None or item.workspace is not None:
+        return None
+    planned = _planned(product, threads)
+    if planned is None:
+        return None
+    arrays = [x for x in (*operands, *planned.given.values()) if isinstance(x, np.ndarray)]
+    if not all(type(x) is np.ndarray and x.dtype.isnative for x in arrays):
+        return None
+    words = [e.words(*operands), e.words(planned.target)]
+    if None in words:
+        return None
+    bound = {name: planned.given[name] for name in ("c", "bias") if planned.given[name] is not None}
+    shape = planned.target.shape
+    entry = _entry(words[0], planned, bound, shape, operands, plan=True)
+    return e.plan(plan_record(e.calls, slow, entry, words[1]))

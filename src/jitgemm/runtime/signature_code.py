@@ -1,0 +1,364 @@
+"""Generated code that says what decides the plan of a call, as a row of words: its signature.
+
+Two calls of equal signatures differ in addresses and factors only, so one plan serves both.  The
+words are shapes, strides and types of operands, and what the options are; objects stand for
+themselves, by their address, so whoever keeps a signature keeps those objects too.
+
+Nobody but the functions of this module knows the order of the words.  Python gets a signature as
+bytes, which it hands back unread.
+"""
+
+from __future__ import annotations
+
+from jitgemm.isa.types import F32, F64
+from jitgemm.lang.core import Cond, Int, Ptr, Var, parameters
+from jitgemm.lang.record import Record, View
+from jitgemm.runtime.numpy_abi import FLOAT
+from jitgemm.runtime.numpy_abi import OFFSETS as ARRAY
+from jitgemm.runtime.system import NativeFunction, SystemKernel
+
+__all__ = [
+    "ARGUMENTS", "CALLS", "DIMENSIONS", "FACTORS", "HANDLE", "OPERANDS", "OPTIONS", "SIGNATURE", "ArrayAt", "describe",
+    "factor", "find", "number_of_threads", "signature",
+]  # fmt: skip
+
+DIMENSIONS = 8
+"""Calls with operands of more dimensions are not kept."""
+
+OPERANDS = ("a", "b", "out", "c", "bias")
+FACTORS = ("alpha", "beta")
+OPTIONS = (
+    "activation", "conj_a", "conj_b", "epilogue", "reproducible", "backend", "a_zero_point",
+    "b_zero_point", "requantize", "out_dtype", "allow_bf16_dot",
+)  # fmt: skip
+"""Options that are part of a signature as they are: integers by value, others by identity."""
+
+HANDLE = Record(
+    "handle",
+    "address",  # of the first packed byte
+    "item_bytes",  # from one item of a stack to the next
+    "items",
+    "layout",  # a number that stands for the layout and the kind of handle
+    "conj",
+    "ndim",
+    *(f"shape_{i}" for i in range(DIMENSIONS)),
+)
+"""The words of a prepacked operand."""
+
+ARGUMENTS = Record(
+    "arguments",
+    *OPERANDS,
+    *FACTORS,
+    "threads",
+    "workspace",
+    *OPTIONS,
+    # A factor as a pair of doubles and as an integer.
+    *(f"{name}_{part}" for name in FACTORS for part in ("real", "imag", "integer")),
+)
+"""The arguments of a call, null where there is none; and what its factors are."""
+
+CALLS = Record(
+    "calls",
+    "array_type", "none", "true", "false",
+    "float_type", "float64_type", "float32_type", "int_type", "complex_type",
+    "rhs_type", "lhs_type", "packed_words",  # where a handle has its words
+    "workspace_type", "workspace_record",  # where a workspace has its record
+    "new_from_descr", "new_scalar",
+    "threads",  # of calls that do not say; 0: not known yet
+    "scoped",  # 1: a context may say
+    "context",  # the variable that does
+    "scratch",  # record of the scratch for calls that bring none
+    "pool_cell",
+    "clock",  # ticks with every call that is found
+    "slots",  # address of the table: pairs of a hash and the address of an entry
+    "shift",  # hash >> shift: the first slot to look at
+)  # fmt: skip
+"""What all calls need, and the table of entries."""
+
+SIGNATURE = 8 * (2 + len(OPERANDS) * (2 + 2 * DIMENSIONS) + len(OPTIONS))
+"""Bytes of the longest signature: its hash, a word of flags, operands, options."""
+
+PROBES = 16
+"""Slots that are looked at."""
+
+_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # 2**64 over the golden ratio, odd
+_HANDLE = 256
+_MOST_THREADS = 1024
+# Where the parts of the word of flags begin.
+_THREADS, _PRESENT, _IN_PLACE, _FACTOR, _OPTION = 8, 24, 27, 28, 36
+_FACTOR_BITS = 4
+# Classes of factors.
+_ABSENT, _INTEGER, _REAL, _COMPLEX = range(4)
+_ZERO = 4
+
+
+class ArrayAt:
+    """Fields of an object already known to be a plain ndarray."""
+
+    def __init__(self, k: SystemKernel, at: Ptr) -> None:
+        self.k, self.at = k, at
+
+    def pointer(self, name: str) -> Ptr:
+        """A field that is a pointer."""
+        return self.k.load_ptr(self.at + ARRAY[name])
+
+    def small(self, name: str) -> Int:
+        """A 32-bit field."""
+        return self.k.load_i32(self.at + ARRAY[name])
+
+    def pair(self, name: str) -> tuple[Int, Int]:
+        """The first two numbers a field points to."""
+        p = self.pointer(name)
+        return self.k.load_int(p), self.k.load_int(p + 8)
+
+
+def type_of(k: SystemKernel, x: Ptr) -> Ptr:
+    """The type of an object."""
+    return k.load_ptr(x + ARRAY["type"])
+
+
+def packed_words(k: SystemKernel, calls: View, handle: Ptr) -> Ptr:
+    """The words of a prepacked operand."""
+    return k.load_ptr(k.load_ptr(handle + calls.int("packed_words")) + ARRAY["data"])
+
+
+def describe() -> NativeFunction:
+    """``describe(calls, object, words)``: write an operand's words; where they end, or null.
+
+    Null: the object is no plain array of at most so many dimensions, and no handle.
+    """
+
+    def body(k: SystemKernel, calls_at: Ptr, x: Ptr, words: Ptr) -> None:
+        calls, kind = CALLS.view(k, calls_at), type_of(k, x)
+        for array in k.branches(k.same(kind, calls.pointer("array_type"))):
+            if array:
+                it = ArrayAt(k, x)
+                nd = it.small("nd")
+                k.leave_when(nd > DIMENSIONS, k.null)
+                k.store_int(words, nd)
+                k.store_ptr(words + 8, it.pointer("descr"))
+                dims, strides = it.pointer("dims"), it.pointer("strides")
+                end = words + 16
+                for i in k.range(0, nd):
+                    k.store_int(end + i * 16, k.load_int(dims + i * 8))
+                    k.store_int(end + (i * 16 + 8), k.load_int(strides + i * 8))
+                k.ret(end + nd * 16)
+        handle = k.same(kind, calls.pointer("rhs_type")) | k.same(kind, calls.pointer("lhs_type"))
+        k.leave_when(~handle, k.null)
+        handle_of = HANDLE.view(k, packed_words(k, calls, x))
+        nd = handle_of.int("ndim")
+        k.store_int(words, nd + _HANDLE)
+        k.store_int(words + 8, handle_of.int("layout") * 2 + handle_of.int("conj"))
+        dims, end = handle_of.at("shape_0"), words + 16
+        for i in k.range(0, nd):
+            k.store_int(end + i * 8, k.load_int(dims + i * 8))
+        k.ret(end + nd * 8)
+
+    params = parameters("calls* object* words*")
+    return NativeFunction("jitgemm_describe", params, body, returns="ptr")
+
+
+def factor() -> NativeFunction:
+    """``factor(calls, object, target)``: write a factor's parts; its class, or -1 if unknown.
+
+    The class of a zero has :data:`_ZERO` in it.
+    """
+
+    def body(k: SystemKernel, calls_at: Ptr, x: Ptr, target: Ptr) -> None:
+        calls, kind = CALLS.view(k, calls_at), type_of(k, x)
+
+        def is_a(*names: str) -> Cond:
+            found = k.same(kind, calls.pointer(f"{names[0]}_type"))
+            for name in names[1:]:
+                found = found | k.same(kind, calls.pointer(f"{name}_type"))
+            return found
+
+        def written(what: int, parts: list[Int]) -> None:
+            """Store the parts of a number that is no integer; no zero has a sign."""
+            zero = None
+            for i, bits in enumerate(parts):
+                nothing = (bits + bits).equals(0)
+                k.store_int(target + 8 * i, k.select(nothing, k.const(0), bits))
+                zero = nothing if zero is None else zero & nothing
+            assert zero is not None
+            k.ret(k.select(zero, k.const(what + _ZERO), k.const(what)))
+
+        for _ in k.when(is_a("int")):
+            overflow = k.scratch(8)
+            value = k.external("PyLong_AsLongLongAndOverflow", "int", x, overflow)
+            assert isinstance(value, Int)
+            k.leave_when(k.load_i32(overflow).differs(0), lambda: k.const(-1))
+            k.store_int(target + 16, value)
+            k.store(target, k.number(value, F64))
+            k.ret(k.select(value.equals(0), k.const(_INTEGER + _ZERO), k.const(_INTEGER)))
+        for _ in k.when(is_a("float", "float64")):
+            written(_REAL, [k.load_int(x + FLOAT)])
+        for _ in k.when(is_a("float32")):
+            k.store(target, k.convert(k.load(x + FLOAT, F32), F64))
+            written(_REAL, [k.load_int(target)])
+        for _ in k.when(is_a("complex")):
+            written(_COMPLEX, [k.load_int(x + FLOAT), k.load_int(x + FLOAT + 8)])
+        k.ret(k.const(-1))
+
+    params = parameters("calls* object* target*")
+    return NativeFunction("jitgemm_factor", params, body, returns="int")
+
+
+def number_of_threads() -> NativeFunction:
+    """``threads(calls, object)``: how many a call may use; 0: Python must find out."""
+
+    def body(k: SystemKernel, calls_at: Ptr, given: Ptr) -> None:
+        calls, found = CALLS.view(k, calls_at), k.var(given)
+        overflow = k.scratch(8)
+
+        def number(x: Ptr) -> Int:
+            value = k.external("PyLong_AsLongLongAndOverflow", "int", x, overflow)
+            assert isinstance(value, Int)
+            return value
+
+        def checked(value: Int) -> Int:
+            return k.select((value > 0) & (value <= _MOST_THREADS), value, k.const(0))
+
+        for _ in k.when(k.is_null(given)):
+            for _ in k.when(calls.int("scoped").differs(0)):
+                cell = k.scratch(8)
+                context = calls.pointer("context")
+                failed = k.external("PyContextVar_Get", "i32", context, k.null(), cell)
+                assert isinstance(failed, Int)
+                for _ in k.when(failed.differs(0)):
+                    k.external("PyErr_Clear", "void")
+                    k.ret(k.const(0))
+                value = k.load_ptr(cell)
+                for _ in k.when(~k.is_null(value)):
+                    for said in k.branches(~k.same(value, calls.pointer("none"))):
+                        if said:
+                            count = number(value)
+                            k.external("Py_DecRef", "void", value)
+                            k.ret(checked(count))
+                        else:
+                            k.external("Py_DecRef", "void", value)
+            k.ret(calls.int("threads"))
+        k.leave_when(
+            ~k.same(type_of(k, found.value), calls.pointer("int_type")), lambda: k.const(0)
+        )
+        k.ret(checked(number(given)))
+
+    return NativeFunction("jitgemm_threads", parameters("calls* given*"), body, returns="int")
+
+
+def _take_factors(k: SystemKernel, calls: View, args: View, flags: Var[Int]) -> None:
+    """What the factors are, into the arguments and the flags."""
+    parse = factor()
+    for i, name in enumerate(FACTORS):
+        given, usual = args.pointer(name), 1 - i
+        for there in k.branches(~k.is_null(given)):
+            if there:
+                kind = k.result_of(parse, calls.ptr, given, args.at(f"{name}_real"))
+                assert isinstance(kind, Int)
+                k.leave_when(kind < 0, k.null)
+                flags.value = flags.value + kind * (1 << _FACTOR + _FACTOR_BITS * i)
+            else:
+                args.set(f"{name}_integer", usual)
+                args.set(f"{name}_real", 0x3FF0000000000000 if usual else 0)
+
+
+def _take_options(
+    k: SystemKernel, calls: View, args: View, cursor: Var[Ptr], flags: Var[Int]
+) -> None:
+    """The words of options that are not as usual."""
+    none, false = calls.pointer("none"), calls.pointer("false")
+    for i, name in enumerate(OPTIONS):
+        given = args.pointer(name)
+        # False is the usual value of some, None of the others: it is an error of the wrong ones.
+        flag = name.startswith(("conj", "allow"))
+        for _ in k.when(~(k.is_null(given) | k.same(given, false if flag else none))):
+            word = k.var(k.address(given))
+            for _ in k.when(k.same(type_of(k, given), calls.pointer("int_type"))):
+                overflow = k.scratch(8)
+                value = k.external("PyLong_AsLongLongAndOverflow", "int", given, overflow)
+                assert isinstance(value, Int)
+                small = (value < 1 << 31) & (value > -(1 << 31))
+                k.leave_when(k.load_i32(overflow).differs(0) | ~small, k.null)
+                # Odd, as no address is.
+                word.value = value * 2 + 1
+            k.store_int(cursor.value, word.value)
+            cursor.value = cursor.value + 8
+            flags.value = flags.value + (1 << _OPTION + i)
+
+
+def signature() -> NativeFunction:
+    """``signature(calls, arguments, words, number, optional)``: where the words end, or null.
+
+    ``number`` is that of the function, ``optional`` whether there are other arguments than
+    operands.  Null: something of the call is beyond what signatures can say.
+    """
+    threads, operand = number_of_threads(), describe()
+
+    def body(
+        k: SystemKernel, calls_at: Ptr, args_at: Ptr, words: Ptr, number: Int, optional: Int
+    ) -> None:
+        calls, args = CALLS.view(k, calls_at), ARGUMENTS.view(k, args_at)
+        count = k.result_of(threads, calls_at, args.pointer("threads"))
+        assert isinstance(count, Int)
+        k.leave_when(count.equals(0), k.null)
+        flags, cursor = k.var(number + count * (1 << _THREADS)), k.var(words + 16)
+        for i, name in enumerate(OPERANDS):
+            x = args.pointer(name)
+            for _ in k.when(~k.is_null(x)):
+                end = k.result_of(operand, calls_at, x, cursor.value)
+                assert isinstance(end, Ptr)
+                k.leave_when(k.is_null(end), k.null)
+                cursor.value = end
+                if i > 1:
+                    flags.value = flags.value + (1 << _PRESENT + i - 2)
+        for more in k.branches(optional.differs(0)):
+            if more:
+                _take_factors(k, calls, args, flags)
+                _take_options(k, calls, args, cursor, flags)
+                c, d = args.pointer("c"), args.pointer("out")
+                for _ in k.when(~(k.is_null(c) | k.is_null(d))):
+                    at_c, at_d = ArrayAt(k, c).pointer("data"), ArrayAt(k, d).pointer("data")
+                    for _ in k.when(k.same(at_c, at_d)):
+                        flags.value = flags.value + (1 << _IN_PLACE)
+            else:
+                args.set("alpha_integer", 1)
+                args.set("alpha_real", 0x3FF0000000000000)
+        k.store_int(words + 8, flags.value)
+        k.ret(cursor.value)
+
+    params = parameters("calls* arguments* words* number optional")
+    return NativeFunction("jitgemm_signature", params, body, returns="ptr")
+
+
+def find() -> NativeFunction:
+    """``find(calls, words, end)``: the entry of a signature, whose hash is filled in; or null."""
+    # Imported here: entries begin with what is compared.
+    from jitgemm.runtime.entry_code import ENTRY
+
+    def body(k: SystemKernel, calls_at: Ptr, words: Ptr, end: Ptr) -> None:
+        calls = CALLS.view(k, calls_at)
+        size = k.address(end) - k.address(words)
+        hash_ = k.var(size)
+        for at in k.range(8, size, 8):
+            hash_.value = k.mix(hash_.value, k.load_int(words + at), _MULTIPLIER)
+        k.store_int(words, hash_.value)
+        slot = calls.pointer("slots") + k.shift_right(hash_.value, calls.int("shift")) * 16
+        for i in k.range(0, PROBES):
+            entry_at = k.load_ptr(slot + (i * 16 + 8))
+            k.leave_when(k.is_null(entry_at), k.null)
+            for _ in k.when(k.load_int(slot + i * 16).equals(hash_.value)):
+                entry = ENTRY.view(k, entry_at)
+                for _ in k.when(entry.int("length").equals(size)):
+                    known, same = entry.pointer("signature"), k.var(k.const(0))
+                    for at in k.range(8, size, 8):
+                        for _ in k.when(k.load_int(known + at).equals(k.load_int(words + at))):
+                            same.value = same.value + 8
+                    for _ in k.when((same.value + 8).equals(size)):
+                        clock = calls.int("clock") + 1
+                        calls.set("clock", clock)
+                        entry.set("used", clock)
+                        k.ret(entry_at)
+        k.ret(k.null())
+
+    params = parameters("calls* words* end*")
+    return NativeFunction("jitgemm_find", params, body, returns="ptr")
