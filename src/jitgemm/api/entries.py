@@ -133,6 +133,7 @@ def _entry(
         operations = code.plan.operations
         values |= {"kind": BATCHED, "threads": code.plan.threads}
         values |= {"scratch_bytes": code.plan.workspace_bytes}
+    values["operations"] = operations
     values["release"] = int(values["threads"] > 1 or operations >= knob("gil_flops"))
     for name, x in planned.given.items():
         if x is None:

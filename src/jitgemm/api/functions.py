@@ -16,11 +16,13 @@ from jitgemm.api.stubs import public, with_keywords
 from jitgemm.runtime.packed import Packed
 from jitgemm.runtime.signature_code import OPTIONS
 
-__all__ = ["gemm"]
+__all__ = ["NAMED", "NUMBER", "gemm"]
 
 _SMALL = SmallTable((2, 2), (2, 2))
+NUMBER = 1
+"""Of ``gemm`` among functions: lists of its products are known by it too."""
 # The most frequent first: they are searched in this order.
-_NAMED = (
+NAMED = (
     "out", "bias", "activation", "threads", "alpha", "beta", "c", "workspace", *OPTIONS[1:],
 )  # fmt: skip
 
@@ -61,7 +63,7 @@ def _converted(a: Any, b: Any, options: Options) -> tuple[Any, Any, dict[str, An
     return found.pop("a", a), found.pop("b", b), found
 
 
-@public(_missed, 1, ("a", "b"), _NAMED, _SMALL)
+@public(_missed, NUMBER, ("a", "b"), NAMED, _SMALL)
 @with_keywords
 def gemm(a: object, b: object, **keywords: Unpack[GemmKeywords]) -> Array:
     """``f(alpha * a @ b + beta * c + bias)`` for matrices or stacks of them, in one pass.

@@ -10,6 +10,8 @@ import numpy as np
 from jitgemm.api import blas
 from jitgemm.api.batched import shares
 from jitgemm.api.config import resolve_threads
+from jitgemm.api.entries import remember
+from jitgemm.api.functions import NAMED, NUMBER
 from jitgemm.api.keywords import ListKeywords, Options
 from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import (
@@ -23,13 +25,14 @@ from jitgemm.api.operands import (
 from jitgemm.api.product import Product, executable_for
 from jitgemm.api.quantise import with_bias
 from jitgemm.api.request import Request, request_of
-from jitgemm.api.stubs import with_keywords
+from jitgemm.api.stubs import public, with_keywords
 from jitgemm.errors import message
 from jitgemm.kernels.job import JOB
-from jitgemm.planner.batching import alone_in_list
+from jitgemm.planner.batching import alone_in_list, aligned
 from jitgemm.planner.choices import threads_for
 from jitgemm.runtime import numpy_abi
-from jitgemm.runtime.engine import engine
+from jitgemm.runtime.engine import engine, started
+from jitgemm.runtime.list_code import list_scratch
 from jitgemm.runtime.lists import Listed, run_list
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import Packed
@@ -234,6 +237,45 @@ def _check_apart(problems: list[_Problem]) -> None:
         problems[i].copied = any(shares(out, arrays[j]) for j in met)
 
 
+def _known(a: Any, b: Any, **keywords: Any) -> None:
+    """What of a list's products is not known is not worth an entry of its own."""
+
+
+def _met(signature: bytes, a: Any, b: Any, **keywords: Any) -> None:
+    """Leave an entry for a product of a list, which is one of a single call on one thread."""
+    options = Options.of("gemm_batched", keywords)
+    remember(signature, Product(a, b, options.out, options), (a, b), options, 1)
+
+
+_learn = public(_met, NUMBER, ("a", "b"), NAMED, dry=True)(_known)
+
+
+def _remember(problems: list[_Problem], options: Options, threads: int) -> None:
+    """Let the next list like this one stay in generated code."""
+    e = started()
+    if e is None or e.calls is None:
+        return
+    keywords = {x: y for x, y in options.changed().items() if x not in ("workspace", "out", "c", "bias")}
+    stride = 0
+    for p in problems:
+        if p.copied or p.product.empty or p.product.blas:
+            return
+        own = {x: p.given[x] for x in ("out", "c", "bias") if p.given[x] is not None}
+        if options.requantize is not None:
+            own.pop("bias", None)
+        _learn(p.given["a"], p.given["b"], **{**keywords, **own, "threads": 1})
+        assert p.target is not None
+        executable = executable_for(p.product.problem(p.target), 1)
+        stride = max(stride, aligned(executable.plan.workspace_bytes))
+    scratch = options.workspace or e.scratch
+    scratch.reserve(list_scratch(len(problems), threads, stride))
+
+
+def _list_missed(signature: bytes | None, a: Any, b: Any, **keywords: Any) -> list[Array]:
+    raise AssertionError("lists have no signature")
+
+
+@public(_list_missed, NUMBER, ("a", "b"), NAMED, code="jitgemm_call_list")
 @with_keywords
 def gemm_batched(a: Any, b: Any, **keywords: Unpack[ListKeywords]) -> list[Array]:
     """Many independent products of matrices, of any shapes and types, in one call.
@@ -278,6 +320,7 @@ def gemm_batched(a: Any, b: Any, **keywords: Unpack[ListKeywords]) -> list[Array
     for p in problems:
         p.prepare()
     _run_all(problems, count, options.workspace)
+    _remember(problems, options, count)
     return [p.finish() for p in problems]
 
 

@@ -22,7 +22,7 @@ from jitgemm.api.keywords import defaults
 from jitgemm.api.smallentry import SmallTable
 from jitgemm.runtime.call_code import FUNCTION
 from jitgemm.runtime.calls import record_array
-from jitgemm.runtime.engine import FASTCALL, MethodDef, builtin, engine, started, usable
+from jitgemm.runtime.engine import FASTCALL, MethodDef, builtin, engine, knob, started, usable
 from jitgemm.runtime.signature_code import ARGUMENTS
 
 __all__ = ["CallStub", "forget", "public", "with_keywords"]
@@ -43,6 +43,8 @@ class CallStub(np.ndarray):
     function: Any
     """The builtin."""
     definition: MethodDef
+    code: str
+    """The generated function that takes calls."""
     begun: bool
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -60,12 +62,13 @@ class CallStub(np.ndarray):
         assert e.calls is not None
         resolve_threads()
         publish()
+        e.calls.set_knobs(knob)
         self[FUNCTION.slot("calls")] = e.calls.where
         if self.small is not None:
             self.small.begin()
             self[FUNCTION.slot("small")] = self.small.where
         # Last: from here on it is used.
-        self.definition.method = e.address_of("jitgemm_call")
+        self.definition.method = e.address_of(self.code)
 
     def forget(self) -> None:
         """Be as before the first call."""
@@ -121,6 +124,9 @@ def public(
     positional: tuple[str, ...],
     named: tuple[str, ...],
     small: SmallTable | None = None,
+    *,
+    code: str = "jitgemm_call",
+    dry: bool = False,
 ) -> Callable[[F], F]:
     """Put a builtin before a function.
 
@@ -130,12 +136,15 @@ def public(
         positional: fields of a call by the places of arguments.
         named: those that may be given by name; others go to Python.
         small: what is computed without a plan.
+        code: the generated function that takes calls.
+        dry: what is known is not run.
     """
 
     def decorate(function: F) -> F:
         stub = record_array(FUNCTION.slots).view(CallStub)
         stub.python, stub.missed, stub.small, stub.begun = function, missed, small, False
-        values = {"number": number, "missed": id(missed), "python": id(function)}
+        stub.code = code
+        values = {"number": number, "dry": int(dry), "missed": id(missed), "python": id(function)}
         values |= {"positional": len(positional), "names": len(named)}
         values |= {f"position_{i}": ARGUMENTS.offset(x) for i, x in enumerate(positional)}
         for i, name in enumerate(named):

@@ -46,7 +46,7 @@ BATCH = Record(
 LIST = Record("list", "cursor", *_PAD, "tasks", "count", "scratch", "scratch_stride")
 
 # One product of a list.
-TASK = Record("task", "nest", "job", "scratch_a", "places_b")
+TASK = Record("task", "nest", "job", "scratch_a", "places_b", "operations")
 
 
 class _Own:

@@ -24,7 +24,7 @@ from jitgemm.runtime.signature_code import (
 from jitgemm.runtime.small_code import small
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
-__all__ = ["FUNCTION", "NAMES", "PLAN", "call", "call_plan", "described"]
+__all__ = ["FUNCTION", "NAMES", "PLAN", "Call", "call", "call_plan", "described"]
 
 NAMES = 24
 """Keywords of a function, at most."""
@@ -37,6 +37,7 @@ FUNCTION = Record(
     "number",  # tells its signatures from those of others
     "missed",  # takes a call and its signature
     "python",  # takes a call
+    "dry",  # 1: what is known is not run
     "small",  # the table of small products; 0: there are none
     "positional",  # arguments without a name, at most
     *(f"position_{i}" for i in range(3)),  # which field of ARGUMENTS they are
@@ -92,8 +93,8 @@ def _missed() -> NativeFunction:
     return NativeFunction("jitgemm_missed", params, body, returns="ptr")
 
 
-class _Call:
-    """A call while :func:`call` is generated."""
+class Call:
+    """A call of a public function while it is generated."""
 
     def __init__(self, k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
         self.k = k
@@ -166,7 +167,7 @@ def call() -> Function:
     name, look_up, run, pass_on = signature(), find(), serve(), _missed()
 
     def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
-        it = _Call(k, owner, args, count, names)
+        it = Call(k, owner, args, count, names)
         it.take_arguments()
         it.check_arguments()
         it.try_small()
@@ -182,6 +183,10 @@ def call() -> Function:
             passed = k.result_of(pass_on, it.function.ptr, words, end, args, count, names)
             assert isinstance(passed, Ptr)
             k.ret(passed)
+        for _ in k.when(it.function.int("dry").differs(0)):
+            none = it.calls.pointer("none")
+            k.external("Py_IncRef", "void", none)
+            k.ret(none)
         answer = k.result_of(run, it.calls.ptr, entry, it.args.ptr, result)
         assert isinstance(answer, Int)
         it.leave(answer.equals(DECLINED))

@@ -8,6 +8,7 @@ inside it.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,8 @@ class Calls:
         self._most = tuning.environment("call_entries")
         handle, workspace = PackedRhs.example(), Workspace()
         values = {
-            "array_type": id(np.ndarray), "none": id(None), "true": id(True), "false": id(False),
+            "array_type": id(np.ndarray), "list_type": id(list), "tuple_type": id(tuple),
+            "none": id(None), "true": id(True), "false": id(False), "one": id(1),
             "float_type": id(float), "float64_type": id(np.float64),
             "float32_type": id(np.float32), "int_type": id(int), "complex_type": id(complex),
             "rhs_type": id(PackedRhs), "lhs_type": id(PackedLhs),
@@ -113,6 +115,12 @@ class Calls:
         self.record[CALLS.slot("threads")] = count
         if scoped:
             self.record[CALLS.slot("scoped")] = 1
+
+    def set_knobs(self, knob: Callable[[str], int]) -> None:
+        """Take over the knobs that generated code reads."""
+        names = {"parallel": "parallel_flops", "split": "batch_split_flops", "release": "gil_flops"}
+        for name, of in names.items():
+            self.record[CALLS.slot(f"{name}_flops")] = max(1, knob(of))
 
     def add(self, signature: bytes, entry: EntryTable) -> None:
         """Leave an entry for calls of this signature."""

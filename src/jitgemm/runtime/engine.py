@@ -26,7 +26,7 @@ from jitgemm.jit.target import NO_ISA, choose_isa, host
 from jitgemm.lang.core import Function, Int, Ptr, parameters
 from jitgemm.planner import machine as machines
 from jitgemm.planner.route import Context
-from jitgemm.runtime import batch_code, call_code, numpy_abi, pool_code
+from jitgemm.runtime import batch_code, call_code, list_code, numpy_abi, pool_code
 from jitgemm.runtime.call_code import PLAN
 from jitgemm.runtime.calls import Calls, record_array
 from jitgemm.runtime.memory import Workspace, address
@@ -97,6 +97,7 @@ def system_unit() -> compiler.Unit:
             call_code.call(),
             call_code.call_plan(),
             call_code.described(),
+            list_code.call_list(),
             batch_code.batch_worker(),
             batch_code.list_worker(),
             batch_code.run_batch(),

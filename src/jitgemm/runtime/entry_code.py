@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from jitgemm.isa.types import F32, F64
 from jitgemm.kernels.job import COUNTERS, JOB
-from jitgemm.lang.core import Cond, Function, Int, Ptr, parameters
+from jitgemm.lang.core import Cond, Int, Ptr, parameters
 from jitgemm.lang.record import Record, View
 from jitgemm.runtime.batch_code import BATCH, run_batch
 from jitgemm.runtime.memory import SCRATCH
@@ -28,8 +28,8 @@ from jitgemm.runtime.signature_code import (
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
 __all__ = [
-    "ABSENT", "AS_PLANNED", "BATCHED", "BOUND", "DECLINED", "ENTRY", "FACTOR_KINDS", "GIVEN", "INPUTS", "PACKED",
-    "SERVED", "serve",
+    "ABSENT", "AS_PLANNED", "BATCHED", "BOUND", "DECLINED", "ENTRY", "FACTOR_KINDS", "GIVEN",
+    "INPUTS", "PACKED", "SERVED", "SINGLE", "claimed", "prepare", "scratch_of", "serve",
 ]  # fmt: skip
 
 INPUTS = ("a", "b", "bias", "c")
@@ -65,7 +65,7 @@ ENTRY = Record(
     "in_place",  # C must be the result's own memory; else apart from it
     "factors",  # one of FACTOR_KINDS, or AS_PLANNED
     "mask",  # of integers: the bits of an element
-    "nest", "threads",
+    "nest", "threads", "operations",
     "release",  # 1: it takes long enough to let other threads run Python
     "scratch_bytes",  # what is needed of scratch
     "scratch_a",  # of one product: where packed A begins, after packed B
@@ -81,19 +81,17 @@ def _apart(k: SystemKernel, entry: View, name: str, x: Ptr, d: Ptr) -> Cond:
     )
 
 
-class _Serving:
-    """A call while :func:`serve` is generated: its entry, its arguments, its work record."""
+class _Preparing:
+    """A call while :func:`prepare` is generated: its entry, its arguments, its work record."""
 
-    def __init__(self, k: SystemKernel, calls_at: Ptr, entry_at: Ptr, args_at: Ptr) -> None:
-        self.k = k
+    def __init__(self, k: SystemKernel, records: tuple[Ptr, Ptr, Ptr], work: Ptr) -> None:
+        self.k, self.work = k, work
+        calls_at, entry_at, args_at = records
         self.calls, self.entry = CALLS.view(k, calls_at), ENTRY.view(k, entry_at)
         self.args = ARGUMENTS.view(k, args_at)
-        # Never more than one of these: both begin with a job.
-        self.work = k.scratch(BATCH.size)
-        self.counters = k.scratch(COUNTERS.size)
-        self.batched = self.entry.int("kind").equals(BATCHED)
-        for batch in k.branches(self.batched):
-            k.copy(self.work, self.entry.at("work_0"), BATCH.size if batch else JOB.size)
+        # A batch begins with a job.
+        for batch in k.branches(self.entry.int("kind").equals(BATCHED)):
+            k.copy(work, self.entry.at("work_0"), BATCH.size if batch else JOB.size)
         self.out = self.args.pointer("out")
         self.fresh = k.is_null(self.out)
 
@@ -161,32 +159,6 @@ class _Serving:
                 there = (bits + bits).differs(0)
                 job.set(f"complex_{name}", k.select(there, k.const(1), k.const(0)))
 
-    def scratch(self) -> View:
-        """The record of the scratch this call uses."""
-        k, given = self.k, self.args.pointer("workspace")
-        where = k.var(self.calls.pointer("scratch"))
-        for _ in k.when(~k.is_null(given)):
-            record = k.load_ptr(given + self.calls.int("workspace_record"))
-            where.value = ArrayAt(k, record).pointer("data")
-        return SCRATCH.view(k, where.value)
-
-    def claim(self, scratch: View) -> None:
-        """Take the scratch, if it is free and large enough."""
-        k, entry = self.k, self.entry
-        wanted = entry.int("scratch_bytes")
-        for _ in k.when(wanted > 0):
-            self.leave((scratch.int("size") < wanted) | scratch.int("claimed").differs(0))
-            self.leave(k.exchange(scratch.at("busy"), 1).differs(0))
-            base = scratch.pointer("address")
-            for batch in k.branches(self.batched):
-                if batch:
-                    BATCH.view(k, self.work).set("scratch", base)
-                    continue
-                job = JOB.view(k, self.work)
-                for _ in k.when(entry.int("scratch_a") > 0):
-                    job.set("packed", base)
-                job.set("workspace_a", base + entry.int("scratch_a"))
-
     def new_result(self) -> Ptr:
         """A new array of the planned shape; null with an exception set."""
         k, entry, null = self.k, self.entry, self.k.null()
@@ -200,36 +172,108 @@ class _Serving:
         assert isinstance(made, Ptr)
         return made
 
-    def run(self) -> None:
-        """Run the kernels, without the interpreter lock where that pays."""
-        k, entry = self.k, self.entry
-        pool = k.load_ptr(self.calls.pointer("pool_cell"))
-        single, batch = run(), run_batch()
 
-        def start() -> None:
-            for many in k.branches(self.batched):
-                if many:
-                    k.call(batch, pool, self.work)
+def prepare() -> NativeFunction:
+    """``prepare(calls, planned, arguments, work, result)``: all but scratch, or decline.
+
+    ``work`` is filled.  ``result`` gets a new reference to the array the result is written to; null
+    with an exception set if there is no memory for it.  If the result is a number ``result`` is
+    left as it is, and the number goes there.
+    """
+
+    def body(
+        k: SystemKernel, calls_at: Ptr, entry_at: Ptr, args_at: Ptr, work: Ptr, result_at: Ptr
+    ) -> None:
+        it = _Preparing(k, (calls_at, entry_at, args_at), work)
+        entry = it.entry
+        it.check_result()
+        for name in INPUTS:
+            it.take(name)
+        it.take_factors()
+        place = work + entry.int("d_place")
+        for given in k.branches(~it.fresh):
+            if given:
+                k.external("Py_IncRef", "void", it.out)
+                k.store_ptr(result_at, it.out)
+                k.store_ptr(place, ArrayAt(k, it.out).pointer("data"))
+                continue
+            for array in k.branches(entry.int("scalar").equals(0)):
+                if not array:
+                    k.store_ptr(place, result_at)
                     continue
-                threads, nest = entry.int("threads"), entry.pointer("nest")
-                job = JOB.view(k, self.work)
-                job.set("counters", self.counters)
-                counters = COUNTERS.view(k, self.counters)
-                for field in ("cursor", "done", "sleepers"):
-                    counters.set(field, 0)
-                k.call(single, pool, nest, self.work, threads)
+                made = it.new_result()
+                k.store_ptr(result_at, made)
+                for _ in k.when(~k.is_null(made)):
+                    k.store_ptr(place, ArrayAt(k, made).pointer("data"))
+        k.ret(k.const(SERVED))
 
-        for release in k.branches(entry.int("release").differs(0)):
-            if release:
-                # It may be forgotten meanwhile, and its code with it.
-                owner = entry.pointer("owner")
-                k.external("Py_IncRef", "void", owner)
-                state = k.external("PyEval_SaveThread", "ptr")
-                start()
-                k.external("PyEval_RestoreThread", "void", state)
-                k.external("Py_DecRef", "void", owner)
-            else:
-                start()
+    params = parameters("calls* planned* arguments* work* result*")
+    return NativeFunction("jitgemm_prepare", params, body, returns="int")
+
+
+def scratch_of(k: SystemKernel, calls: View, args: View) -> View:
+    """The record of the scratch a call uses: its workspace's, or that which all share."""
+    where, given = k.var(calls.pointer("scratch")), args.pointer("workspace")
+    for _ in k.when(~k.is_null(given)):
+        record = k.load_ptr(given + calls.int("workspace_record"))
+        where.value = ArrayAt(k, record).pointer("data")
+    return SCRATCH.view(k, where.value)
+
+
+def claimed(k: SystemKernel, scratch: View, wanted: Int) -> Cond:
+    """Take some scratch, if it is free and large enough; whether that was so."""
+    enough = (scratch.int("size") >= wanted) & scratch.int("claimed").equals(0)
+    taken = k.var(k.const(0))
+    for _ in k.when(enough):
+        taken.value = k.const(1) - k.exchange(scratch.at("busy"), 1)
+    return taken.value.equals(1)
+
+
+def _place(k: SystemKernel, entry: View, work: Ptr, base: Ptr) -> None:
+    """Tell a work record where its scratch is."""
+    for batch in k.branches(entry.int("kind").equals(BATCHED)):
+        if batch:
+            BATCH.view(k, work).set("scratch", base)
+            continue
+        job = JOB.view(k, work)
+        for _ in k.when(entry.int("scratch_a") > 0):
+            job.set("packed", base)
+        job.set("workspace_a", base + entry.int("scratch_a"))
+
+
+def _run(k: SystemKernel, calls: View, entry: View, work: Ptr) -> None:
+    """Run the kernels, without the interpreter lock where that pays."""
+    pool = k.load_ptr(calls.pointer("pool_cell"))
+    single, batch = run(), run_batch()
+    counters_at = k.scratch(COUNTERS.size)
+
+    def start() -> None:
+        for many in k.branches(entry.int("kind").equals(BATCHED)):
+            if many:
+                k.call(batch, pool, work)
+                continue
+            threads, nest = entry.int("threads"), entry.pointer("nest")
+            JOB.view(k, work).set("counters", counters_at)
+            counters = COUNTERS.view(k, counters_at)
+            for field in ("cursor", "done", "sleepers"):
+                counters.set(field, 0)
+            for alone in k.branches(threads <= 1):
+                if alone:
+                    k.invoke(nest, "void", work, 0)
+                else:
+                    k.call(single, pool, nest, work, threads)
+
+    for release in k.branches(entry.int("release").differs(0)):
+        if release:
+            # It may be forgotten meanwhile, and its code with it.
+            owner = entry.pointer("owner")
+            k.external("Py_IncRef", "void", owner)
+            state = k.external("PyEval_SaveThread", "ptr")
+            start()
+            k.external("PyEval_RestoreThread", "void", state)
+            k.external("Py_DecRef", "void", owner)
+        else:
+            start()
 
 
 def serve() -> NativeFunction:
@@ -238,48 +282,43 @@ def serve() -> NativeFunction:
     ``result`` gets a new reference to what is returned to the caller; null with an exception set
     if there is no memory for it.
     """
+    begin = prepare()
 
     def body(k: SystemKernel, calls_at: Ptr, entry_at: Ptr, args_at: Ptr, result_at: Ptr) -> None:
-        it = _Serving(k, calls_at, entry_at, args_at)
-        entry = it.entry
-        # No pool yet, or no more after a fork: Python starts one.
-        pool = k.load_ptr(it.calls.pointer("pool_cell"))
-        it.leave((entry.int("threads") > 1) & k.is_null(pool))
-        it.check_result()
-        for name in INPUTS:
-            it.take(name)
-        it.take_factors()
-        scratch = it.scratch()
-        it.claim(scratch)
-        number = k.scratch(16)
-        result, target = k.var(it.out), k.var(number)
-        # The entry may be gone when the call ends.
-        descr, scalar, wanted = (
-            entry.pointer("d_descr"), entry.int("scalar").differs(0), entry.int("scratch_bytes")
+        calls, entry, args = (
+            CALLS.view(k, calls_at), ENTRY.view(k, entry_at), ARGUMENTS.view(k, args_at)
         )  # fmt: skip
-        scalar = scalar & it.fresh
-        for array in k.branches(~scalar):
-            if array:
-                for fresh in k.branches(it.fresh):
-                    if fresh:
-                        result.value = it.new_result()
-                    else:
-                        k.external("Py_IncRef", "void", it.out)
-                for _ in k.when(~k.is_null(result.value)):
-                    target.value = ArrayAt(k, result.value).pointer("data")
-            else:
-                k.external("Py_IncRef", "void", descr)
-        for _ in k.when(scalar | ~k.is_null(result.value)):
-            k.store_ptr(it.work + entry.int("d_place"), target.value)
-            it.run()
+        # No pool yet, or no more after a fork: Python starts one.
+        pool = k.load_ptr(calls.pointer("pool_cell"))
+        declined = k.const(DECLINED)
+        k.leave_when((entry.int("threads") > 1) & k.is_null(pool), lambda: declined)
+        work, number = k.scratch(BATCH.size), k.scratch(16)
+        scalar = entry.int("scalar").differs(0) & k.is_null(args.pointer("out"))
+        where = k.select(scalar, number, result_at)
+        answer = k.result_of(begin, calls_at, entry_at, args_at, work, where)
+        assert isinstance(answer, Int)
+        k.leave_when(answer.differs(SERVED), lambda: declined)
+        no_memory = ~scalar & k.is_null(k.load_ptr(where))
+        k.leave_when(no_memory, lambda: k.const(SERVED))
+        wanted, scratch = entry.int("scratch_bytes"), scratch_of(k, calls, args)
+        for _ in k.when(wanted > 0):
+            for _ in k.when(~claimed(k, scratch, wanted)):
+                for _ in k.when(~scalar):
+                    k.external("Py_DecRef", "void", k.load_ptr(where))
+                k.ret(declined)
+            _place(k, entry, work, scratch.pointer("address"))
+        # The entry may be gone when the kernels are done.
+        descr = entry.pointer("d_descr")
+        for _ in k.when(scalar):
+            k.external("Py_IncRef", "void", descr)
+        _run(k, calls, entry, work)
         for _ in k.when(wanted > 0):
             k.exchange(scratch.at("busy"), 0)
         for _ in k.when(scalar):
-            made = k.invoke(it.calls.pointer("new_scalar"), "ptr", number, descr, k.null())
+            made = k.invoke(calls.pointer("new_scalar"), "ptr", number, descr, k.null())
             assert isinstance(made, Ptr)
-            result.value = made
+            k.store_ptr(result_at, made)
             k.external("Py_DecRef", "void", descr)
-        k.store_ptr(result_at, result.value)
         k.ret(k.const(SERVED))
 
     params = parameters("calls* planned* arguments* result*")

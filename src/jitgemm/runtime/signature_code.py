@@ -59,12 +59,13 @@ ARGUMENTS = Record(
 
 CALLS = Record(
     "calls",
-    "array_type", "none", "true", "false",
+    "array_type", "list_type", "tuple_type", "none", "true", "false", "one",
     "float_type", "float64_type", "float32_type", "int_type", "complex_type",
     "rhs_type", "lhs_type", "packed_words",  # where a handle has its words
     "workspace_type", "workspace_record",  # where a workspace has its record
     "new_from_descr", "new_scalar",
     "threads",  # of calls that do not say; 0: not known yet
+    "parallel_flops", "split_flops", "release_flops",  # knobs
     "scoped",  # 1: a context may say
     "context",  # the variable that does
     "scratch",  # record of the scratch for calls that bring none

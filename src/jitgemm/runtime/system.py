@@ -117,6 +117,10 @@ class SystemKernel(LlvmKernel):
         values = [a if isinstance(a, Ptr) else self.const(a) for a in args]
         return self._finish_call(f"@{symbol}", function.returns, values)
 
+    def pointer_to(self, function: Function) -> Ptr:
+        """The address of another generated function."""
+        return Ptr(self, f"@{self.module.need(function)}")
+
     def _finish_call(self, target: str, returns: Returns, values: list[Int | Ptr]) -> Int | Ptr:
         args = ", ".join(f"{self._type_of(v)} {v.handle}" for v in values)
         text = f"call {_LLVM[returns]} {target}({args})"
