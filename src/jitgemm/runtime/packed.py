@@ -169,7 +169,7 @@ class Packed:
         """
         given = [_checked(i) for i in (index if isinstance(index, tuple) else (index,))]
         if len(given) > len(self.batch):
-            expected = f"at most {len(self.batch)} of the leading axes of shape {self.shape}"
+            expected = f"at most {len(self.batch)} ints for the leading axes of {self.shape}"
             raise IndexError(message("index", expected, len(given)))
         first, items = 0, prod(self.batch)
         for axis, (i, size) in enumerate(zip(given, self.batch, strict=False)):
@@ -231,8 +231,8 @@ class Packed:
 
     @property
     def storage(self) -> NDArray[np.uint8]:
-        """The packed bytes, read-only: ``item_bytes`` for each item."""
-        return self._buffer
+        """The packed bytes, read-only: ``(*batch, item_bytes)``."""
+        return self._buffer.reshape(*self.batch, self.item_bytes) if self.batch else self._buffer
 
     @property
     def address(self) -> int:
@@ -289,7 +289,7 @@ def _checked(index: object) -> int:
         return as_int(found)  # type: ignore[arg-type]
     except TypeError:
         expected, kind = "ints, one for each leading axis", type(index).__name__
-        text = message("index", expected, f"a {kind}; prepack what is to be one handle")
+        text = message("index", expected, f"{kind}; prepack what is to be one handle")
         raise TypeError(text) from None
 
 
