@@ -248,26 +248,6 @@ for call in (
     assert got == run_python(code, JITGEMM_ISA=None).stdout
 
 
-def test_what_was_packed_for_another_set_is_refused() -> None:
-    code = """
-import pickle, sys, warnings
-warnings.simplefilter("ignore")
-import numpy as np
-import jitgemm
-if len(sys.argv) == 1:
-    print(pickle.dumps(jitgemm.prepack_rhs(np.ones((3, 3)))).hex())
-else:
-    try:
-        pickle.loads(bytes.fromhex(sys.argv[1]))
-    except ValueError as e:
-        print(e)
-"""
-    for writer, reader in (("none", None), (None, "none")):
-        packed = run_python(code, JITGEMM_ISA=writer).stdout.strip()
-        text = run_python(code, packed, JITGEMM_ISA=reader).stdout
-        assert text.startswith("jitgemm: pickle: expected an operand packed for")
-
-
 # -- loud failures stay loud ----------------------------------------------------------------------
 
 

@@ -303,7 +303,7 @@ def test_packed_operands_travel(k: int, n: int, dtype: Any, rng: np.random.Gener
         same_bits(again.unpack(), b)
         equal(jitgemm.gemm(a, again), exact_gemm(a, b))
         with pytest.raises(ValueError, match="read-only"):
-            again.storage[0] = 0
+            again.storage[...] = 0
     for again in (copy.copy(packed), copy.deepcopy(packed)):
         equal(jitgemm.gemm(a, again), exact_gemm(a, b))
 

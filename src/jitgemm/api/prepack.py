@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +16,15 @@ from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 from jitgemm.runtime.driver import Span, run_pack
 from jitgemm.runtime.engine import engine, packed_for, record_array, usable
-from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, layout_for, plain_layout
+from jitgemm.runtime.memory import address
+from jitgemm.runtime.packed import (
+    MOST_DIMENSIONS,
+    Packed,
+    PackedLhs,
+    PackedRhs,
+    layout_for,
+    plain_layout,
+)
 
 __all__ = ["prepack_lhs", "prepack_rhs"]
 
@@ -26,15 +35,18 @@ def prepack_rhs(b: object, *, conj: bool = False, allow_bf16_dot: bool = False) 
     """Pack a right operand once, for many products.
 
     Args:
-        b: ``(k, n)``, any type and kind of memory that :func:`gemm` takes, any strides.
+        b: ``(..., k, n)``, any type and kind of memory that :func:`gemm` takes, any strides.
+            Each matrix of a stack is packed by itself; ``handle[i]`` is a handle on one of them,
+            or on a stack with an axis less, that shares the storage.
         conj: pack the complex conjugate.
         allow_bf16_dot: pack bfloat16 for products that allow it too.
 
     Returns:
         A read-only snapshot to pass as ``b``; results equal those of the plain call bit for bit.
+        It can be pickled, and used in every process whose kernels read its layout.
 
     Raises:
-        TypeError, ValueError: ``b`` is not such a matrix.
+        TypeError, ValueError: ``b`` is no such matrix or stack, or has more than 8 dimensions.
         MemoryError: there is no room for the packed form.
         IsaError: as :func:`gemm`.
     """
@@ -45,15 +57,18 @@ def prepack_lhs(a: object, *, conj: bool = False, allow_bf16_dot: bool = False) 
     """Pack a left operand once, for many products.
 
     Args:
-        a: ``(m, k)``, any type and kind of memory that :func:`gemm` takes, any strides.
+        a: ``(..., m, k)``, any type and kind of memory that :func:`gemm` takes, any strides.
+            Each matrix of a stack is packed by itself; ``handle[i]`` is a handle on one of them,
+            or on a stack with an axis less, that shares the storage.
         conj: pack the complex conjugate.
         allow_bf16_dot: pack bfloat16 for products that allow it too.
 
     Returns:
         A read-only snapshot to pass as ``a``; results equal those of the plain call bit for bit.
+        It can be pickled, and used in every process whose kernels read its layout.
 
     Raises:
-        TypeError, ValueError: ``a`` is not such a matrix.
+        TypeError, ValueError: ``a`` is no such matrix or stack, or has more than 8 dimensions.
         MemoryError: there is no room for the packed form.
         IsaError: as :func:`gemm`.
     """
@@ -65,38 +80,46 @@ def _packed(kind: type[T], name: str, x: object, conj: object, bf16_dot: object)
     if type(x) is kind:
         return x.conjugated() if conjugated else x
     source = operand(name, x)
-    if source.ndim != 2:
-        raise ValueError(message(name, "a matrix (2 dimensions)", f"{source.ndim} dimensions"))
-    right: Array = source.T if kind is PackedLhs else source
+    if source.ndim > MOST_DIMENSIONS:
+        raise ValueError(message(name, f"at most {MOST_DIMENSIONS} dimensions", source.ndim))
+    right: Array = source.swapaxes(-1, -2) if kind is PackedLhs else source
     number = number_of(right.dtype)
     assert number is not None
-    (element, parts), (k, n) = number, right.shape
+    (element, parts), (k, n), batch = number, right.shape[-2:], right.shape[:-2]
     dtype = right.dtype.newbyteorder("=")
     if not usable():
         layout = plain_layout(element, k, n, parts)
-        handle = kind(layout, packed_for(), dtype, conj=conjugated)
+        handle = kind(layout, packed_for(), dtype, batch=batch, conj=conjugated)
         handle.fill(right.astype(dtype).tobytes())
         return handle
     spec = _spec(number, dtype, bf16_dot=fast)
-    layout = layout_for(spec, k, n)
-    handle = kind(layout, spec.isa.name, dtype, conj=conjugated)
+    handle = kind(layout_for(spec, k, n), spec.isa.name, dtype, batch=batch, conj=conjugated)
     if k and n:
-        job = record_array(JOB.slots)
-        at = int(right.__array_interface__["data"][0])
-        fields = {
-            "b": at, "b_row": right.strides[0], "b_col": right.strides[1], "depth": k,
-            "swap_b": int(not right.dtype.isnative), "panel_stride": layout.panel_bytes,
-        }  # fmt: skip
-        for field, value in fields.items():
-            job[JOB.slot(field)] = value
-        strides = (right.strides[0], right.strides[1])
-        span = Span.of(at, (k, n), strides, right.itemsize)
-        target = Span(handle.address, 0, layout.nbytes)
-        run_pack(spec, job, target, span, (layout.words, n * parts))
-    elif layout.sums:
+        _pack(spec, right, handle)
+    else:
         # Columns without numbers add up to 0.
-        handle.fill(bytes(layout.nbytes))
+        handle.fill(bytes(handle.layout.nbytes * prod(batch)))
     return handle
+
+
+def _pack(spec: GemmSpec, right: Array, handle: Packed) -> None:
+    """Pack each matrix of a stack of right operands where it belongs in a new handle."""
+    layout, job = handle.layout, record_array(JOB.slots)
+    (k, n), (row, col) = right.shape[-2:], right.strides[-2:]
+    fields = {
+        "b_row": row, "b_col": col, "depth": k,
+        "swap_b": int(not right.dtype.isnative), "panel_stride": layout.panel_bytes,
+    }  # fmt: skip
+    for field, value in fields.items():
+        job[JOB.slot(field)] = value
+    to = handle.address
+    for place in np.ndindex(handle.batch):
+        at = address(right[place])
+        job[JOB.slot("b")] = at
+        span = Span.of(at, (k, n), (row, col), right.itemsize)
+        sizes = layout.words, n * layout.parts
+        run_pack(spec, job, Span(to, 0, layout.nbytes), span, sizes)
+        to += layout.item_bytes
 
 
 def _spec(number: Number, dtype: np.dtype, *, bf16_dot: bool) -> GemmSpec:

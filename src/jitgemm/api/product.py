@@ -31,7 +31,7 @@ from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.planner.route import make_plan
 from jitgemm.runtime.driver import Executable, Span
-from jitgemm.runtime.engine import engine, packed_for, unavailable
+from jitgemm.runtime.engine import engine, unavailable
 from jitgemm.runtime.packed import (
     Layout,
     Packed,
@@ -164,19 +164,13 @@ class Product:
         if len(packed) > 1:
             raise TypeError(message("b", "an array, because a is prepacked", "a prepacked operand"))
         for name, x in packed:
-            isa = packed_for()
-            if x.isa != isa:
-                raise ValueError(message(name, f"an operand packed for {isa}", f"one for {x.isa}"))
             if self.blas:
                 continue
             types = self.mixed or Types.of(self.element)
             types = types.transposed if name == "a" else types
-            if not x.layout.serves(_packed_layout(types, self.element, self.parts)):
-                other = (self.b if name == "a" else self.a).dtype
-                raise TypeError(
-                    message(name, f"an array, or an operand packed for sums with {other}",
-                            f"prepacked {x.dtype}")
-                )  # fmt: skip
+            wanted = _packed_layout(types, self.element, self.parts)
+            if not x.layout.serves(wanted):
+                raise TypeError(x.unfit(name, wanted, (self.b if name == "a" else self.a).dtype))
 
     def _c(self, c: object) -> Array | None:
         if c is None:
