@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from jitgemm import tuning
+from jitgemm.isa.types import F32
+from jitgemm.jit.target import NO_ISA
 from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.call_code import PLAN
 from jitgemm.runtime.entry_code import ENTRY
 from jitgemm.runtime.memory import Workspace, address, aligned_buffer
-from jitgemm.runtime.packed import PackedLhs, PackedRhs
+from jitgemm.runtime.packed import PackedLhs, PackedRhs, plain_layout
 from jitgemm.runtime.signature_code import CALLS, PROBES
 
 __all__ = ["Calls", "EntryTable", "record_array"]
@@ -80,7 +82,9 @@ class Calls:
         self._kept: dict[int, EntryTable] = {}
         self._serial = itertools.count()
         self._most = tuning.environment("call_entries")
-        handle, workspace = PackedRhs.example(), Workspace()
+        layout = plain_layout(F32, 1, 1, 1)
+        handle = PackedRhs(layout, NO_ISA, np.dtype(np.float32))
+        workspace = Workspace()
         values = {
             "array_type": id(np.ndarray), "list_type": id(list), "tuple_type": id(tuple),
             "none": id(None), "true": id(True), "false": id(False), "one": id(1),
