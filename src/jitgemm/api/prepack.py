@@ -10,11 +10,11 @@ from jitgemm.api.kinds import Number, number_of, result_type
 from jitgemm.api.operands import Array, flag, operand
 from jitgemm.errors import message
 from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
-from jitgemm.kernels.job import JOB
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
+from jitgemm.planner.problem import Operand
 from jitgemm.runtime.driver import Span, run_pack
-from jitgemm.runtime.engine import engine, packed_for, record_array, usable
+from jitgemm.runtime.engine import engine, packed_for, usable
 from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs, layout_for, plain_layout
 
 __all__ = ["prepack_lhs", "prepack_rhs"]
@@ -81,18 +81,12 @@ def _packed(kind: type[T], name: str, x: object, conj: object, bf16_dot: object)
     layout = layout_for(spec, k, n)
     handle = kind(layout, spec.isa.name, dtype, conj=conjugated)
     if k and n:
-        job = record_array(JOB.slots)
-        at = int(right.__array_interface__["data"][0])
-        fields = {
-            "b": at, "b_row": right.strides[0], "b_col": right.strides[1], "depth": k,
-            "swap_b": int(not right.dtype.isnative), "panel_stride": layout.panel_bytes,
-        }  # fmt: skip
-        for field, value in fields.items():
-            job[JOB.slot(field)] = value
         strides = (right.strides[0], right.strides[1])
+        at = int(right.__array_interface__["data"][0])
         span = Span.of(at, (k, n), strides, right.itemsize)
         target = Span(handle.address, 0, layout.nbytes)
-        run_pack(spec, job, target, span, (layout.words, n * parts))
+        b = Operand(*strides, not right.dtype.isnative)
+        run_pack(spec, b, span, target, (k, n, layout.panel_bytes))
     elif layout.sums:
         # Columns without numbers add up to 0.
         handle.fill(bytes(layout.nbytes))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from jitgemm.kernels.job import TABLES
 from jitgemm.kernels.repeat import TOGETHER
 from jitgemm.kernels.spec import BSource
-from jitgemm.planner.choices import Context, threads_for
+from jitgemm.planner.context import Context, aligned, threads_for
 from jitgemm.planner.explain import explain
 from jitgemm.planner.folding import FIELDS, Axis, Stack
 from jitgemm.planner.machine import Machine
@@ -35,11 +35,6 @@ AXES = 4
 # What drawing a ticket and setting up a product cost, as operations (20 ns and 80 ns): a ticket
 # should hold about 8 us of work, and there should be eight per thread to even out disturbances.
 _PER_ITEM, _PER_TICKET, _TICKETS_PER_THREAD = 20_000, 2_000_000, 8
-
-
-def aligned(nbytes: int) -> int:
-    """Whole cache lines."""
-    return -(-nbytes // 64) * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +73,7 @@ class BatchPlan:
 
     @property
     def keeps(self) -> bool:
-        """A packed B is still there for the next product (all of it, in its only slice)."""
+        """Whether a packed B is still there for the next product: all of it, in its only slice."""
         return self.packs and self.item.blocking.slices == self.item.blocking.blocks == 1
 
     @property

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from jitgemm.kernels.job import JOB, TABLES
+from jitgemm.kernels.job import TABLES
 from jitgemm.kernels.repeat import repeat
 from jitgemm.planner.batching import AXES, BatchPlan
 from jitgemm.planner.folding import FIELDS
+from jitgemm.runtime import jobs
 from jitgemm.runtime.batch_code import BATCH
 from jitgemm.runtime.data import Scalars, Tables
-from jitgemm.runtime.driver import Executable, Span
+from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine, record_array
+from jitgemm.runtime.jobs import ADDRESSES, Span
 from jitgemm.runtime.memory import Workspace, address, thread_workspace
 
 __all__ = ["BatchExecutable", "job_slot"]
 
 
-def job_slot(field: str) -> int:
-    """The slot in a batch record of a field of its job."""
-    return BATCH.slot("job_0") + JOB.slot(field)
+_JOB = BATCH.slot("job_0")
+
+
+def job_slot(name: str) -> int:
+    """The slot in a batch record of an address of its job."""
+    return _JOB + ADDRESSES[name]
 
 
 def _moved(span: Span, by: int) -> Span:
@@ -62,8 +67,7 @@ class BatchExecutable:
                 values[f"{field}_{i}"] = stride
         for name, value in values.items():
             batch[BATCH.slot(name)] = value
-        start = BATCH.slot("job_0")
-        batch[start : start + JOB.slots] = self.item.template
+        jobs.job_in(batch, _JOB)[:] = self.item.template
         return batch
 
     def record(self, scalars: Scalars | None) -> tuple[np.ndarray, Tables]:
@@ -75,15 +79,14 @@ class BatchExecutable:
         batch = self.template.copy()
         if scalars is None:
             return batch, {}
-        start = BATCH.slot("job_0")
-        tables = self.item.data.write(batch[start : start + JOB.slots], scalars)
-        return batch, tables
+        return batch, self.item.data.write(jobs.job_in(batch, _JOB), scalars)
 
     def run(self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None) -> None:
         """Do all products.
 
         Args:
-            spans: the operands of the first product, by job field, in the plan's orientation.
+            spans: the operands of the first product, by name
+                (:data:`~jitgemm.runtime.jobs.ADDRESSES`).
             scalars: the data of this call, in the caller's orientation.
             workspace: scratch to use; ``None``: the thread's own.
         """
@@ -104,12 +107,13 @@ class BatchExecutable:
         pool, threads = self.engine.pool, self.plan.threads
         if threads > 1:
             pool.ensure(threads)
+        job = jobs.job_in(record, _JOB)
         first = {name: span.address for name, span in spans.items()}
-        first |= {name: int(record[job_slot(name)]) for name in TABLES}
+        first |= {name: jobs.address_in(job, name) for name in TABLES}
         for offsets in self.plan.offsets():
             record[BATCH.slot("cursor")] = 0
-            for name, at in first.items():
-                record[job_slot(name)] = at + offsets.get(name, 0)
+            moved = {name: at + offsets.get(name, 0) for name, at in first.items()}
+            jobs.set_addresses(job, moved)
             self.engine.run_batch(int(pool.words[0]), address(record.view(np.uint8)))
 
     def _one_by_one(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jitgemm.kernels.job import JOB
-from jitgemm.planner.batching import aligned
+from jitgemm.planner.context import aligned
 from jitgemm.planner.route import GemmPlan
 from jitgemm.runtime.batch_code import LIST, TASK
 from jitgemm.runtime.data import Tables
