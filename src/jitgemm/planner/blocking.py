@@ -11,7 +11,7 @@ Notation: element size ``e``, register tile ``mr x nr``, depth slice ``kc``, ``m
   and ``kc * nr`` of B.  Per depth step that is ``nr * e`` bytes, two cache lines, in ``mr`` cycles,
   which the L2 cache of every supported core delivers several times over.  So B micropanels live in
   L2.
-* ``mc``: the rows of A that all micropanels sweep must stay in L2 beside two micropanels (the one
+* ``mc``: the rows of A that all micropanels meet must stay in L2 beside two micropanels (the one
   in use, the one arriving) and the tiles of D passing through: ``mc * kc * e <= L2 / 4``.  A half
   was 1-2 % slower at 2048 (f32, Zen 5, 1 MiB of L2, 2026-11-30), an eighth no better than a
   quarter.
