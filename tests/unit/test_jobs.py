@@ -50,7 +50,7 @@ def test_a_template_is_the_parts_of_its_plan_and_nothing_else(plan: GemmPlan) ->
     found = _slots(jobs.template(plan))
     want = dict.fromkeys(JOB.fields, 0)
     for part in plan.records:
-        want |= {x.name: int(getattr(part, x.name)) for x in fields(part)}  # type: ignore[arg-type]
+        want |= {x.name: int(getattr(part, x.name)) for x in fields(part)}
     assert found == want
     p = plan.problem
     assert (found["m"], found["n"]) == (p.m, p.n * p.parts)

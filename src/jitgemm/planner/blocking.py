@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.planner.context import Draft, ceil_div
 from jitgemm.planner.machine import Machine
+from jitgemm.planner.records import Part
 
 __all__ = ["Blocking", "Limits", "derive"]
 
@@ -59,7 +60,7 @@ _PANELS_PER_COPY = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Blocking:
+class Blocking(Part):
     """Loop bounds of the nest: a part of a job record.  Depth is in packed k-groups."""
 
     tile_rows: int

@@ -9,7 +9,7 @@ from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function
 from jitgemm.planner.blocking import Blocking
 from jitgemm.planner.context import Draft
-from jitgemm.planner.records import WalkA
+from jitgemm.planner.records import Part, WalkA
 
 __all__ = ["Dot"]
 
@@ -37,7 +37,7 @@ class Dot:
         return cls(WalkA.in_place(draft.problem, 1), chunk)
 
     @property
-    def records(self) -> tuple[object, ...]:
+    def records(self) -> tuple[Part, ...]:
         """The route's part of a job record."""
         return (self.a,)
 

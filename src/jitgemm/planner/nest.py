@@ -13,7 +13,7 @@ from jitgemm.planner.choices import is_direct, reads_bias_in_place, staggers
 from jitgemm.planner.context import Draft, aligned, ceil_div
 from jitgemm.planner.lhs import ReadA, read_a, walk_a
 from jitgemm.planner.problem import Problem
-from jitgemm.planner.records import Modes, PackA, Panels, WalkA
+from jitgemm.planner.records import Modes, PackA, Panels, Part, WalkA
 
 __all__ = ["Blocked", "Columns", "Loops", "RowStreaming"]
 
@@ -108,7 +108,7 @@ class _Nest(ABC):
         """Run-time modes of the nest."""
 
     @property
-    def records(self) -> tuple[object, ...]:
+    def records(self) -> tuple[Part, ...]:
         """The route's part of a job record."""
         return self.blocking, self.a, self.b, self.modes
 

@@ -7,12 +7,12 @@ route leaves out is zero.  All strides and offsets are bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
 from jitgemm.planner.problem import Operand, Problem
 
-__all__ = ["ByteOrder", "Modes", "PackA", "Panels", "Sizes", "Strides", "WalkA"]
+__all__ = ["ByteOrder", "Modes", "PackA", "Panels", "Part", "Sizes", "Strides", "WalkA"]
 
 _NONE = Operand(0, 0)
 
@@ -28,7 +28,17 @@ class PackA(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class Part:
+    """Some slots of a job record: the fields of a subclass."""
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """What they hold, by name."""
+        return {x.name: int(getattr(self, x.name)) for x in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes(Part):
     """Of the product, in the kernel's orientation."""
 
     m: int = 0
@@ -41,7 +51,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Strides:
+class Strides(Part):
     """Of the operands in memory; 0 where there is none."""
 
     source_row: int = 0
@@ -65,7 +75,7 @@ class Strides:
 
 
 @dataclass(frozen=True, slots=True)
-class ByteOrder:
+class ByteOrder(Part):
     """Operands that are byte-swapped."""
 
     swap_a: bool = False
@@ -82,7 +92,7 @@ class ByteOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class WalkA:
+class WalkA(Part):
     """How the microkernel walks A: in place, or a copy of some rows in a thread's scratch."""
 
     a_row: int
@@ -106,7 +116,7 @@ class WalkA:
 
 
 @dataclass(frozen=True, slots=True)
-class Panels:
+class Panels(Part):
     """Where micropanels of B are, packed or not."""
 
     panel_stride: int
@@ -115,7 +125,7 @@ class Panels:
 
 
 @dataclass(frozen=True, slots=True)
-class Modes:
+class Modes(Part):
     """Run-time modes of the nest."""
 
     direct: bool

@@ -23,7 +23,7 @@ from jitgemm.planner.context import Context, Draft, k_groups, threads_for
 from jitgemm.planner.dot import Dot
 from jitgemm.planner.nest import Blocked, Columns, RowStreaming
 from jitgemm.planner.problem import Problem
-from jitgemm.planner.records import ByteOrder, PackA, Sizes, Strides
+from jitgemm.planner.records import ByteOrder, PackA, Part, Sizes, Strides
 from jitgemm.planner.splitting import SplitDepth
 
 __all__ = [
@@ -98,7 +98,7 @@ class GemmPlan:
         return self.workspace_b + self.threads * self.workspace_a_stride
 
     @property
-    def records(self) -> tuple[object, ...]:
+    def records(self) -> tuple[Part, ...]:
         """All parts of a job record that a plan fills (``planner.records``)."""
         p = self.problem
         sizes = Sizes(p.m, p.n * p.parts, self.k_groups, p.k)

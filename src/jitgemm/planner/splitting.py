@@ -9,7 +9,7 @@ from jitgemm.kernels.split import split
 from jitgemm.lang.core import Function
 from jitgemm.planner.blocking import Blocking, Limits, derive
 from jitgemm.planner.context import Draft, aligned, ceil_div
-from jitgemm.planner.records import Modes, Panels, WalkA
+from jitgemm.planner.records import Modes, Panels, Part, WalkA
 
 __all__ = ["Split", "SplitDepth", "split_bounds"]
 
@@ -18,7 +18,7 @@ _RANGES_PER_THREAD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Split(Part):
     """Rounds of depth blocks: a part of a job record."""
 
     round_blocks: int
@@ -108,7 +108,7 @@ class SplitDepth:
         return self.a.workspace_a_stride
 
     @property
-    def records(self) -> tuple[object, ...]:
+    def records(self) -> tuple[Part, ...]:
         """The route's part of a job record."""
         return self.blocking, self.bounds, self.a, self.b, Modes(direct=True)
 

@@ -1,19 +1,19 @@
 """Job records: the only Python that writes slots of :data:`~jitgemm.kernels.job.JOB` by name.
 
-A plan's part is its records (``planner.records``), whose fields are slots.  A call adds addresses
-and its data.  Arrays may be a job or a view of one inside a larger record.
+A plan has parts of it (``planner.records``), whose fields are slots.  A call adds addresses and its
+data.  Arrays may be a job or a view of one inside a larger record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from jitgemm.kernels.job import DATA, JOB, POINTERS, TABLES
 from jitgemm.planner.problem import Operand
-from jitgemm.planner.records import ByteOrder, Panels, Sizes, Strides
+from jitgemm.planner.records import ByteOrder, Panels, Part, Sizes, Strides
 from jitgemm.planner.route import GemmPlan
 from jitgemm.runtime.engine import record_array
 
@@ -47,12 +47,12 @@ class Span:
         return Span(where, low, sum(max(0, s) for s in steps) + size)
 
 
-def _job(records: Iterable[object]) -> np.ndarray:
+def _job(parts: Iterable[Part]) -> np.ndarray:
     """A job of some parts; the other slots are zero."""
     job = record_array(JOB.slots)
-    for record in records:
-        for field in fields(record):  # type: ignore[arg-type]
-            job[JOB.slot(field.name)] = int(getattr(record, field.name))
+    for part in parts:
+        for name, value in part.slots.items():
+            job[JOB.slot(name)] = value
     return job
 
 
