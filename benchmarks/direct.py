@@ -10,13 +10,12 @@ from collections.abc import Callable
 import numpy as np
 
 from jitgemm.isa.types import ElementType
-from jitgemm.kernels.job import JOB
 from jitgemm.kernels.spec import BSource, Tile
 from jitgemm.planner import choices, route
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.runtime.data import Scalars
 from jitgemm.runtime.driver import Executable, Span, run_pack
-from jitgemm.runtime.engine import engine, knob, record_array
+from jitgemm.runtime.engine import engine, knob
 
 Run = Callable[[], float]
 
@@ -70,17 +69,14 @@ def runner(setting: Setting) -> Run:
     spans = {
         name: Span.of(x.ctypes.data, x.shape, x.strides, element.bytes) for name, x in where.items()
     }
-    packed = np.zeros(plan.panel_stride * -(-n // plan.spec.nr) + 64, np.uint8)
+    panel = plan.spec.panel_bytes(plan.k_groups)
+    packed = np.zeros(panel * -(-n // plan.spec.nr) + 64, np.uint8)
     if setting.prepacked:
         assert plan.spec.b is BSource.PACKED
         start = packed.ctypes.data + -packed.ctypes.data % 64
-        job = record_array(JOB.slots)
-        for name, value in (("b", b.ctypes.data), ("b_row", b.strides[0]), ("b_col", b.strides[1]),
-                            ("panel_stride", plan.panel_stride)):  # fmt: skip
-            job[JOB.slot(name)] = value
         target = Span(start, 0, packed.nbytes - 64)
         source = Span.of(b.ctypes.data, (k, n), (b.strides[0], b.strides[1]), element.bytes)
-        run_pack(plan.spec, job, target, source, (k, n))
+        run_pack(plan.spec, operand(b), source, target, (k, n, panel))
         spans["packed"] = target
     keep = (a, b, c, packed)
 

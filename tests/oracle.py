@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgemm.api import batched, product, stubs
+from jitgemm.api import stubs
 from jitgemm.api.activations import resolve_activation
 from jitgemm.api.reference import reference
 from jitgemm.api.tracing import trace
@@ -34,6 +34,7 @@ from jitgemm.kernels import registry
 from jitgemm.kernels.spec import Tile
 from jitgemm.planner.machine import Cache, Machine
 from jitgemm.runtime import engine as engines
+from jitgemm.runtime import executables
 
 Array = NDArray[Any]
 
@@ -606,8 +607,7 @@ def forget_plans() -> None:
     """Plan everything anew from here on."""
     engines.knob.cache_clear()
     stubs.forget()
-    product._cache.clear()
-    batched._cache.clear()
+    executables.forget()
 
 
 # -- processes ------------------------------------------------------------------------------------

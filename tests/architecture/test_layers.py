@@ -61,6 +61,15 @@ def test_the_environment_is_read_in_one_place() -> None:
     assert readers <= {"tuning.py", "jit/cache.py"}
 
 
+def test_jobs_have_one_writer() -> None:
+    writers = {
+        str(p.relative_to(PACKAGE)) for p in MODULES
+        if re.search(r"\bJOB\.(slot|fields)\b", p.read_text())
+    }  # fmt: skip
+    # Calls that are remembered place their addresses themselves.
+    assert writers <= {"runtime/jobs.py", "api/dispatch.py", "api/ragged.py"}
+
+
 def test_only_the_compiler_knows_llvmlite_and_nobody_its_ir_builder() -> None:
     users = {str(p.relative_to(PACKAGE)) for p in MODULES
              if any(i.split(".")[0] == "llvmlite" for i in _imports(p))}  # fmt: skip

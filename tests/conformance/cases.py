@@ -253,7 +253,7 @@ class Factors:
             job[name] = (value.real, value.real)
             job[f"complex_{name}"] = int(value.imag != 0)
             if value.imag:
-                job[f"{name}_turn"] = (-value.imag, value.imag)
+                job[f"{name}_imag"] = (-value.imag, value.imag)
         return job | self.signs()
 
     def signs(self) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class Factors:
         if self.spec.parts == 1:
             return {}
         a, b = (-1.0 if x else 1.0 for x in (self.conj_a, self.conj_b))
-        return {"keep": (1.0, b), "turn": (-a * b, a)}
+        return {"sign_real": (1.0, b), "sign_imag": (-a * b, a)}
 
 
 # -- the contract ---------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Stack:
             a = self._values(x, "a", k, m).transpose(0, 2, 1)
         c, d = self._values(x, "c", m, n), self._values(x, "d", m, n)
         job: dict[str, Any] = {
-            "m": m, "n": n * spec.parts, "k": k, "tile_rows": self.tile_rows, **f.fields(x),
+            "m": m, "n": n * spec.parts, "k_groups": k, "tile_rows": self.tile_rows, **f.fields(x),
         }  # fmt: skip
         given = {"a": a, "b": b, "d": d} | ({"c": c} if spec.epilogue.beta else {})
         bias = None

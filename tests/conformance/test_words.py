@@ -105,7 +105,7 @@ def _check_b(spec: GemmSpec, shape: tuple[int, int], layout: str, *, swap: bool)
         out = np.full((want.shape[0] + 1, size + 64), GUARD, np.uint8)
         job: dict[str, Any] = {
             "b": add_span(x, "b", b), "b_row": b.strides[0], "b_col": b.strides[1],
-            "depth": depth, "panel_stride": out.strides[0], "swap_b": int(swap),
+            "k_numbers": depth, "panel_stride": out.strides[0], "swap_b": int(swap),
         }  # fmt: skip
         at = x.add("packed", out[1:, :size], out=True, initialised=False)
         execute(spec, pack_words(spec), x, [x.record(JOB, job), at, 0, n, 0, words],
@@ -160,7 +160,7 @@ def _check_a(spec: GemmSpec, shape: tuple[int, int], layout: str, *, swap: bool)
         out = np.full((m + 1, -(-size // 8) * 8 + 64), GUARD, np.uint8)
         job: dict[str, Any] = {
             "source_row": a.strides[0], "source_col": a.strides[1], "a_row": out.strides[0],
-            "depth": depth, "swap_a": int(swap),
+            "k_numbers": depth, "swap_a": int(swap),
         }  # fmt: skip
         at = x.add("copied", out[1:, :size], out=True, initialised=False)
         arguments = [x.record(JOB, job), x.add("a", a), at, m, words]

@@ -234,14 +234,14 @@ class TypedCase:
             "d": x.add("d", d, out=True, initialised=False),
             "d_row": d.strides[0], "d_col": d.strides[1],
             "counters": x.record(COUNTERS, NOTHING_DONE, out=True),
-            "m": m, "n": n, "k": words, "depth": self.depth, **f.fields(x),
+            "m": m, "n": n, "k_groups": words, "k_numbers": self.depth, **f.fields(x),
             "tile_rows": tile_rows, "group": spec.tile.group_for(tile_rows),
             "rows_per_chunk": rows, "row_chunks": -(-m // rows),
             "cols_per_chunk": per_chunk * spec.nr, "col_chunks": -(-block // per_chunk),
             "depth_per_slice": max(words, 1), "slices": 1, "depth_step": max(words, 1),
             "cols_per_block": block * spec.nr, "blocks": -(-all_panels // block),
             "pack_chunks": block, "pack_cols": spec.nr, "direct": int(self.direct),
-            "sweep": 0, "apart": 0,
+            "row_streaming": 0, "staggered": 0,
             **{f"swap_{name}": int(letter in self.swap) for name, letter in
                (("a", "a"), ("b", "b"), ("c", "c"), ("d", "d"), ("bias", "v"))},
         }  # fmt: skip
@@ -250,7 +250,7 @@ class TypedCase:
             row = -(-(words + 3) * how.word_bytes // 8) * 8
             region = -(-self.row_tiles * tile_rows * row // 64) * 64
             if spec.widens_panels:
-                job["wide_at"] = region
+                job["upconverted_at"] = region
                 region += max(words, 1) * spec.panel_row
             job |= {"pack_a": 2, "a_row": row, "a_tile": tile_rows * row}
             job |= {"workspace_a_stride": region, "pack_a_width": row // spec.element.bytes}

@@ -20,6 +20,7 @@ import pytest
 import jitgemm
 from jitgemm.kernels.spec import BSource
 from jitgemm.planner.machine import Cache
+from jitgemm.planner.route import RowStreaming, SplitDepth
 from oracle import (
     MANY_PIECES,
     TINY,
@@ -96,8 +97,9 @@ def test_c01_rounds_of_block_sums_do_not_show(
                 left, right = np.asarray(a, order=order), np.asarray(b, order=order)
                 p = jitgemm.plan(left, right, bias=bias, threads=threads)
                 assert p.executable is not None
-                split = p.executable.plan.split
-                if split is not None:
+                route = p.executable.plan.route
+                if isinstance(route, SplitDepth):
+                    split = route.bounds
                     rounds.add(-(-(blocks + 1) // split.round_blocks))
                     most = max(threads * l2 // 2, 4 * threads * split.sums_stride)
                     assert split.round_blocks * split.sums_stride <= most
@@ -230,9 +232,9 @@ def _route(name: str) -> Iterator[None]:
 def _taken(p: Any, route: str) -> bool:
     plan = p.executable.plan
     if route == "sweep":
-        return bool(plan.sweep)
+        return isinstance(plan.route, RowStreaming)
     source = {"turned": BSource.COLUMNS, "packed": BSource.PACKED, "in place": BSource.INPLACE}
-    return plan.spec.b is source[route] and not plan.sweep
+    return plan.spec.b is source[route] and not isinstance(plan.route, RowStreaming)
 
 
 def _cases(route: str) -> list[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ import os
 import pickle
 import platform
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -23,7 +23,15 @@ from jitgemm.api import product
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit.target import available
 from jitgemm.kernels.spec import BSource
-from jitgemm.planner.route import GemmPlan, PackA, make_plan
+from jitgemm.planner import route as planner
+from jitgemm.planner.route import (
+    Blocked,
+    Columns,
+    GemmPlan,
+    PackA,
+    SplitDepth,
+    make_plan,
+)
 from jitgemm.runtime.engine import engine
 from oracle import (
     KINDS,
@@ -266,20 +274,23 @@ def test_c01_the_routes_are_all_there_are(kind: Any, monkeypatch: pytest.MonkeyP
         with another_machine(machine, **values), jitgemm.threads(threads):
             for route, (m, n), k in itertools.product(PLAIN_ROUTES.values(), SIZES, DEPTHS):
                 route(np.ones((m, k), kind), np.ones((k, n), kind))
-    assert {p.pack_a for p in plans} == set(PackA)
+    assert {p.route.a.pack_a for p in plans} == set(PackA)
     assert {(p.spec.b, p.problem.b is None) for p in plans} == {
         (BSource.INPLACE, False), (BSource.COLUMNS, False), (BSource.PACKED, False),
         (BSource.PACKED, True),
     }  # fmt: skip
-    for feature in ("swapped", "direct", "sweep", "dot", "apart"):
-        assert {getattr(p, feature) for p in plans} == {False, True}, feature
+    assert {type(p.route) for p in plans} == set(get_args(planner.Route))
+    assert {p.swapped for p in plans} == {False, True}
+    for taken, feature in ((Blocked, "direct"), (Columns, "direct"), (Columns, "staggered")):
+        found = {getattr(p.route, feature) for p in plans if isinstance(p.route, taken)}
+        assert found == {False, True}, (taken, feature)
     for bound in ("row_chunks", "col_chunks", "slices", "blocks", "pack_chunks", "group"):
         assert len({getattr(p.blocking, bound) for p in plans}) > 1, bound
     assert any(p.blocking.depth_step < p.blocking.depth_per_slice for p in plans)
     assert {p.threads for p in plans} >= {1, 2}
-    split = [p for p in plans if p.split is not None]
-    assert {p.spec.b for p in split} == set(BSource)
-    assert len({p.split.ranges for p in split}) > 1  # type: ignore[union-attr]
+    split = [(p.spec.b, p.route.bounds) for p in plans if isinstance(p.route, SplitDepth)]
+    assert {source for source, _ in split} == set(BSource)
+    assert len({bounds.ranges for _, bounds in split}) > 1
     # More rows than one tile has: whole ones and a lower one, on every route
     # (columns turned in registers are met by no more than one).
     for source in (BSource.INPLACE, BSource.PACKED):

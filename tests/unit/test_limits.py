@@ -11,7 +11,7 @@ from test_planner import SERVER, TINY, context, problem
 from jitgemm.isa.tables import AVX2, AVX512, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.planner.machine import Cache
-from jitgemm.planner.route import make_plan
+from jitgemm.planner.route import SplitDepth, make_plan
 
 LIMIT = 1 << 47
 """Bytes of one micropanel of B over all of k, packed or not."""
@@ -52,8 +52,8 @@ def test_block_sums_of_a_round_stay_in_half_of_l2(element: ElementType, l2: int)
             problem(m, n, k, element=element, orders="FCC"),
             context(threads, machine=machine, split_depth=1, parallel_flops=1),
         )
-        split = made.split
-        assert split is not None
+        assert isinstance(made.route, SplitDepth)
+        split = made.route.bounds
         least = 4 * threads * split.sums_stride
         assert split.round_blocks * split.sums_stride <= max(threads * l2 // 2, least)
         assert split.round_blocks <= blocks

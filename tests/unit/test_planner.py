@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -17,12 +17,30 @@ from jitgemm.isa.tables import AVX2, AVX512, AVX512_AMX, AVX512_BF16, PORTABLE, 
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
 from jitgemm.kernels.arithmetic import Types, sum_type
 from jitgemm.kernels.expression import ACTIVATIONS
+from jitgemm.kernels.job import DATA, JOB, POINTERS
 from jitgemm.kernels.registry import columns_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, Epilogue
+from jitgemm.kernels.unit import gemm_functions
+from jitgemm.planner.batching import make_batch_plan
+from jitgemm.planner.blocking import Blocking
 from jitgemm.planner.explain import explain
+from jitgemm.planner.folding import Axis, Stack
 from jitgemm.planner.machine import Cache, Machine
 from jitgemm.planner.problem import Operand, Problem
-from jitgemm.planner.route import Context, GemmPlan, PackA, make_plan, threads_for
+from jitgemm.planner.records import ByteOrder, Modes, Panels, Sizes, Strides, WalkA
+from jitgemm.planner.route import (
+    Blocked,
+    Columns,
+    Context,
+    Dot,
+    GemmPlan,
+    PackA,
+    RowStreaming,
+    SplitDepth,
+    make_plan,
+    threads_for,
+)
+from jitgemm.planner.splitting import Split
 from jitgemm.tuning import KNOBS
 
 SERVER = Machine(Cache(48 << 10, 64, 12), Cache(2 << 20, 64, 16), Cache(32 << 20, 64, 16), "test")
@@ -118,7 +136,7 @@ def test_orientation() -> None:
     assert plan.spec.epilogue.bias is Bias.ROW
     plan = make_plan(problem(50, 60, 70, orders="CPF"), context())
     assert not plan.swapped
-    assert not plan.direct
+    assert not plan.route.modes.direct
     _because(plan, "ties the orientation")
     _because(plan, "no unit stride")
 
@@ -138,7 +156,7 @@ def test_one_column_is_computed_as_one_row() -> None:
 def test_source_of_b() -> None:
     for p, source, words in (
         (problem(1, 60, 70), BSource.INPLACE, "in place"),
-        (problem(1, 60, 70, orders="CFC"), BSource.COLUMNS, "turned in registers"),
+        (problem(1, 60, 70, orders="CFC"), BSource.COLUMNS, "transposed in registers"),
         (problem(9, 60, 70, orders="CFC"), BSource.PACKED, "not contiguous"),
         (problem(1, 60, 0, orders="CFC"), BSource.PACKED, "not contiguous"),
         (problem(9, 60, 70, orders="CPC"), BSource.PACKED, "prepacked"),
@@ -165,11 +183,11 @@ def test_the_rows_up_to_which_columns_are_turned_are_a_knob(isa: Isa, parts: int
             assert (plan.spec.b is BSource.COLUMNS) == turned
             if not turned:
                 continue
-            _because(plan, f"turned in registers up to {limit} rows")
+            _because(plan, f"transposed in registers up to {limit} rows")
             # Blocks of B and sums share the register file; columns are a column stride apart.
             assert plan.spec.tile == columns_tile(tile_for(F32, isa, parts), isa, parts)
             assert plan.blocking.tile_rows <= plan.spec.tile.mr
-            assert plan.panel_stride == plan.spec.nr // parts * 70 * 4 * parts
+            assert plan.route.b.panel_stride == plan.spec.nr // parts * 70 * 4 * parts
             assert (plan.workspace_b, plan.workspace_bytes) == (0, 0)
             assert plan.spec.symbol in explain(plan, SERVER)
             assert "_gemm_columns_" in plan.spec.symbol
@@ -188,7 +206,7 @@ def test_a_foreign_b_is_packed() -> None:
 def test_a_foreign_a_is_packed() -> None:
     p = problem(2, 5, 3)
     plan = make_plan(replace(p, a=replace(p.a, foreign=True)), context())
-    assert plan.pack_a is PackA.PANELS
+    assert plan.route.a.pack_a is PackA.PANELS
     _because(plan, "A: packed per chunk, which puts its bytes in order")
     check_plan(plan)
 
@@ -196,30 +214,30 @@ def test_a_foreign_a_is_packed() -> None:
 def test_foreign_results_go_through_a_buffer() -> None:
     p = problem(20, 30, 40, c=Operand(120, 4), bias=Operand(120, 4),
                 epilogue=Epilogue(True, Bias.FULL))  # fmt: skip
-    assert make_plan(p, context()).direct
+    assert make_plan(p, context()).route.modes.direct
     for field in ("c", "d", "bias"):
         plan = make_plan(replace(p, **{field: Operand(120, 4, foreign=True)}), context())
-        assert not plan.direct
-        _because(plan, "bytes are in foreign order")
+        assert not plan.route.modes.direct
+        _because(plan, "an operand is byte-swapped")
     # A bias per column or row is put in order apart.
     row = replace(p, bias=Operand(0, 4, foreign=True), epilogue=Epilogue(True, Bias.COLUMN))
-    assert make_plan(row, context()).direct
-    assert not make_plan(replace(p, bias=Operand(4, 80)), context()).direct
+    assert make_plan(row, context()).route.modes.direct
+    assert not make_plan(replace(p, bias=Operand(4, 80)), context()).route.modes.direct
 
 
-def test_sweeps_read_their_bias_along_with_the_columns() -> None:
+def test_streamed_rows_read_their_bias_along_with_the_columns() -> None:
     p = problem(1, 4000, 4000)
-    for kind, bias, sweeps in (
+    for kind, bias, streams in (
         (Bias.NONE, None, True), (Bias.COLUMN, Operand(0, 4), True),
         (Bias.COLUMN, Operand(0, 0), False), (Bias.COLUMN, Operand(0, 8), False),
         (Bias.COLUMN, Operand(0, 4, foreign=True), False), (Bias.ROW, Operand(4, 0), True),
         (Bias.FULL, Operand(16_000, 4), True),
     ):  # fmt: skip
         plan = make_plan(replace(p, bias=bias, epilogue=Epilogue(bias=kind)), context())
-        assert plan.sweep == sweeps
+        assert isinstance(plan.route, RowStreaming) == streams
 
 
-# -- columns turned in registers -------------------------------------------------------------------
+# -- columns transposed in registers ---------------------------------------------------------------
 
 
 def _columns(n: int, k: int, rows: int = 2, **fields: Any) -> Problem:
@@ -227,7 +245,7 @@ def _columns(n: int, k: int, rows: int = 2, **fields: Any) -> Problem:
     return problem(rows, n, k, orders="CFC", **fields)
 
 
-def test_columns_from_beyond_the_caches_lag_behind_each_other() -> None:
+def test_columns_from_beyond_the_caches_are_staggered() -> None:
     half, page = SERVER.l3.size // 2, 4096
     k = 4 * page // 4
     n = half // (4 * k)
@@ -238,10 +256,10 @@ def test_columns_from_beyond_the_caches_lag_behind_each_other() -> None:
         (_columns(n + 1, k, rows=40), False),
     ):
         plan = make_plan(p, context())
-        assert plan.apart == expected
+        assert (isinstance(plan.route, Columns) and plan.route.staggered) == expected
         check_plan(plan)
     plan = make_plan(_columns(n + 1, k), context())
-    _because(plan, "lag behind each other")
+    _because(plan, "columns: staggered")
 
 
 def test_columns_are_walked_from_end_to_end() -> None:
@@ -254,22 +272,26 @@ def test_columns_are_walked_from_end_to_end() -> None:
 def test_a_foreign_a_is_packed_for_turned_columns() -> None:
     p = _columns(256, 1024)
     plan = make_plan(replace(p, a=replace(p.a, foreign=True)), context())
-    assert plan.pack_a is PackA.PANELS
+    assert plan.route.a.pack_a is PackA.PANELS
 
 
 # -- dot ------------------------------------------------------------------------------------------
 
 
+def _is_dot(p: Problem) -> bool:
+    return isinstance(make_plan(p, context()).route, Dot)
+
+
 def test_one_row_and_one_column() -> None:
     plan = make_plan(problem(1, 1, 100_000), context(8, parallel_flops=1))
-    assert plan.dot
-    assert (plan.threads, plan.split, plan.workspace_bytes) == (1, None, 0)
+    assert isinstance(plan.route, Dot)
+    assert (plan.threads, plan.workspace_bytes) == (1, 0)
     _because(plan, "a sum in lanes")
     assert "sum       64 lanes of at most 512 per block" in explain(plan, SERVER)
     assert "in halves; 4 block(s)" in explain(plan, SERVER)
-    assert not make_plan(problem(1, 1, 100_000, strict=True), context()).dot
+    assert not _is_dot(problem(1, 1, 100_000, strict=True))
     for m, n, k in ((1, 1, 0), (1, 1, 1), (2, 1, 9), (1, 2, 9)):
-        assert not make_plan(problem(m, n, k), context()).dot
+        assert not _is_dot(problem(m, n, k))
 
 
 def test_a_dot_product_is_one_whatever_its_operands() -> None:
@@ -283,10 +305,10 @@ def test_a_dot_product_is_one_whatever_its_operands() -> None:
     ):  # fmt: skip
         made = context(4, parallel_flops=1, split_depth=1, lhs_pack_stride=4, lhs_pack_reuse=1)
         plan = make_plan(other, made)
-        assert plan.dot
+        assert isinstance(plan.route, Dot)
         # The sum reads A by its own strides.
-        assert (plan.pack_a, plan.workspace_bytes) == (PackA.INPLACE, 0)
-        assert plan.a_col == other.a.col
+        assert (plan.route.a.pack_a, plan.workspace_bytes) == (PackA.INPLACE, 0)
+        assert plan.route.a.a_col == other.a.col
         assert plan.spec.b is (BSource.PACKED if other.b is None else BSource.INPLACE)
 
 
@@ -297,10 +319,14 @@ def _deep(m: int = 8, n: int = 10, k: int = 100_000, **fields: Any) -> Problem:
     return problem(m, n, k, **fields)
 
 
+def _splits(p: Problem, made: Context) -> bool:
+    return isinstance(make_plan(p, made).route, SplitDepth)
+
+
 def test_a_small_result_with_a_deep_sum_is_split() -> None:
     plan = make_plan(_deep(), context(4))
-    assert plan.split is not None
-    assert (plan.direct, plan.pack_a, plan.dot, plan.sweep) == (True, PackA.INPLACE, False, False)
+    assert isinstance(plan.route, SplitDepth)
+    assert plan.route.a.pack_a is PackA.INPLACE
     _because(plan, "added in ascending order")
     assert "depth: 8 x 10 sums of 196 blocks at a time" in explain(plan, SERVER)
     for p, made in (
@@ -319,19 +345,19 @@ def test_a_small_result_with_a_deep_sum_is_split() -> None:
             context(4),
         ),
     ):
-        assert make_plan(p, made).split is None
+        assert not _splits(p, made)
     one = replace(_deep(), bias=Operand(4, 0), epilogue=Epilogue(bias=Bias.ROW))
-    assert make_plan(one, context(4)).split is not None
+    assert _splits(one, context(4))
     # C may be D: sums rest elsewhere.
     p = replace(_deep(), c=_deep().d, in_place=True, epilogue=Epilogue(beta=True))
-    assert make_plan(p, context(4)).split is not None
-    assert make_plan(replace(_deep(), strict=True), context(4)).split is not None
+    assert _splits(p, context(4))
+    assert _splits(replace(_deep(), strict=True), context(4))
 
 
 def check_split(plan: GemmPlan) -> None:
     """Every depth block is summed once, in a place of its own; every row is added by one ticket."""
-    p, bounds, b = plan.problem, plan.split, plan.blocking
-    assert bounds is not None
+    assert isinstance(plan.route, SplitDepth)
+    p, bounds, b = plan.problem, plan.route.bounds, plan.blocking
     blocks = -(-p.k // plan.spec.element.depth_block)
     assert 1 <= bounds.round_blocks <= blocks
     rounds = -(-blocks // bounds.round_blocks)
@@ -354,12 +380,12 @@ def check_split(plan: GemmPlan) -> None:
     assert plan.workspace_b >= plan.threads * bounds.workspace_b_stride
     spec, panels = plan.spec, -(-p.n * p.parts // plan.spec.nr)
     if spec.b is BSource.PACKED:
-        assert plan.panel_stride == spec.panel_row * spec.element.depth_block
-        assert bounds.workspace_b_stride >= panels * plan.panel_stride
+        assert plan.route.b.panel_stride == spec.panel_row * spec.element.depth_block
+        assert bounds.workspace_b_stride >= panels * plan.route.b.panel_stride
     else:
         assert bounds.workspace_b_stride == 0
     assert (b.group, b.tile_rows) in spec.tile.variants()
-    assert plan.a_tile == b.tile_rows * p.a.row
+    assert plan.route.a.a_tile == b.tile_rows * p.a.row
 
 
 @settings(deadline=None, max_examples=200, database=None)
@@ -375,9 +401,9 @@ def test_every_split_sums_every_block_once(
 ) -> None:  # fmt: skip
     p = problem(m, n, k, element=element, orders=orders, parts=parts)
     plan = make_plan(p, context(threads, isa, machine, parallel_flops=1000, split_depth=1))
-    if plan.split is not None:
+    if isinstance(plan.route, SplitDepth):
         check_split(plan)
-    elif not plan.dot:
+    elif not isinstance(plan.route, Dot):
         check_plan(plan)
 
 
@@ -391,20 +417,20 @@ def test_the_threshold_of_packing_b_is_a_knob() -> None:
 
 def test_packing_of_a() -> None:
     wide = context(lhs_pack_stride=2048, lhs_pack_reuse=4)
-    assert make_plan(problem(100, 300, 70), wide).pack_a is PackA.INPLACE
+    assert make_plan(problem(100, 300, 70), wide).route.a.pack_a is PackA.INPLACE
     plan = make_plan(problem(1000, 300, 70, orders="FCC"), wide)
-    assert plan.pack_a is PackA.PANELS
+    assert plan.route.a.pack_a is PackA.PANELS
     _because(plan, "TLB")
     assert plan.workspace_a_stride > 0
     few = make_plan(problem(1000, 40, 70, orders="FCC"), wide)
-    assert few.pack_a is PackA.INPLACE
+    assert few.route.a.pack_a is PackA.INPLACE
     _because(few, "micropanels reuse it")
     # Rows a multiple of the way size apart share sets of L1.
     apart = replace(problem(100, 300, 70), a=Operand(4 << 10, 4))
     for ways, packing in ((4, PackA.ROWS), (12, PackA.INPLACE), (64, PackA.INPLACE)):
         l1 = Cache(4096 * ways, 64, ways)
         plan = make_plan(apart, context(machine=replace(SERVER, l1=l1)))
-        assert plan.pack_a is packing
+        assert plan.route.a.pack_a is packing
         if ways == 12:
             assert plan.blocking.tile_rows <= 10
             _because(plan, "share L1 sets")
@@ -421,7 +447,7 @@ def test_few_rows_take_b_in_blocks_that_stay_in_l2() -> None:
         assert b.depth_per_slice * b.cols_per_block * 4 <= threads * size // 4
         assert plan.workspace_b <= threads * size // 4
     copied = make_plan(problem(64, 8192, 1024, orders="CFC"), context(machine=MESH))
-    assert copied.pack_a is PackA.ROWS
+    assert copied.route.a.pack_a is PackA.ROWS
     assert copied.blocking.cols_per_block == 16 * copied.spec.nr
     many = make_plan(problem(4096, 8192, 1024, orders="CFC"), context())
     assert many.blocking.cols_per_block * 1024 * 4 > size
@@ -436,9 +462,9 @@ def test_where_l3_is_far_b_is_packed_earlier_and_colliding_rows_are_copied() -> 
         assert [packs(m, n, k, MESH) for m in (rows, rows + 1)] == [False, True]
         assert not packs(rows + 1, n, k, SERVER)
     apart = problem(100, 300, 1024)
-    assert make_plan(apart, context(machine=SERVER)).pack_a is PackA.INPLACE
+    assert make_plan(apart, context(machine=SERVER)).route.a.pack_a is PackA.INPLACE
     plan = make_plan(apart, context(machine=MESH))
-    assert plan.pack_a is PackA.ROWS
+    assert plan.route.a.pack_a is PackA.ROWS
     _because(plan, "collides in L1")
 
 
@@ -481,11 +507,11 @@ def test_halves_of_b_are_widened_once_for_many_rows() -> None:
     assert [plan(m, halves, True).spec.widens_panels for m in (4 * mr - 1, 4 * mr)] == [False, True]
     wide = plan(4 * mr, halves, True, k=3000)
     # A thread's scratch: copied rows, then a micropanel as deep as a chunk goes at a time.
-    rows = wide.blocking.rows_per_chunk * wide.a_row
-    assert wide.wide_at >= rows
+    rows = wide.blocking.rows_per_chunk * wide.route.a.a_row
+    assert wide.route.a.upconverted_at >= rows
     panel = wide.blocking.depth_step * wide.spec.panel_row
-    assert wide.workspace_a_stride >= wide.wide_at + panel
-    assert wide.panel_stride == 3000 * wide.spec.nr * F16.bytes
+    assert wide.workspace_a_stride >= wide.route.a.upconverted_at + panel
+    assert wide.route.b.panel_stride == 3000 * wide.spec.nr * F16.bytes
     assert "B's once for all rows" in explain(wide, SERVER)
     # Packed in this call, B is widened while that is done; rows read in place leave no scratch.
     per_call = plan(4 * mr, halves, False)
@@ -507,15 +533,15 @@ def test_where_sums_rest() -> None:
             50, 60, k, orders=orders, epilogue=beta, in_place=in_place, c=c or Operand(240, 4)
         )
         plan = make_plan(p, context())
-        assert plan.direct or plan.blocking.slices == 1
-        return plan.direct
+        assert plan.route.modes.direct or plan.blocking.slices == 1
+        return plan.route.modes.direct
 
     assert direct(700)
     assert direct(512, in_place=True)
     assert not direct(513, in_place=True)
     assert not direct(3, c=Operand(4, 200))
     plan = make_plan(replace(problem(50, 60, 3), d=Operand(480, 8)), context())
-    assert not plan.direct
+    assert not plan.route.modes.direct
 
 
 def test_threads_follow_the_work() -> None:
@@ -534,6 +560,98 @@ def test_impossible_scratch() -> None:
     for p in (problem(40, 3, 2**55, orders="CFC"), problem(3, 3, 2**56), problem(40, 3, 2**60)):
         with pytest.raises(MemoryError, match=r"^jitgemm: workspace: m=.*bytes of scratch"):
             make_plan(p, context())
+
+
+# -- numbers, and what an instruction takes of them ------------------------------------------------
+
+
+BYTES = replace(Types.of(I32), a=I8, b=U8)
+
+
+def _bytes(m: int, n: int, k: int, types: Types = BYTES, isa: Isa = AVX512_AMX) -> GemmPlan:
+    """A dense product of narrow numbers."""
+    a, b, d = types.a.bytes, types.b.bytes, types.out.bytes
+    operands = Operand(k * a, a), Operand(n * b, b), Operand(n * d, d)
+    return make_plan(Problem(sum_type(types), m, n, k, *operands, mixed=types), context(isa=isa))
+
+
+@pytest.mark.parametrize("k, groups", [(1, 1), (1200, 300), (1201, 301)])
+def test_a_plan_counts_numbers_its_kernel_k_groups(k: int, groups: int) -> None:
+    for isa in (AVX512_AMX, AVX512_BF16):
+        plan = _bytes(30, 50, k, isa=isa)
+        assert (plan.problem.k, plan.k_groups) == (k, groups)
+        assert plan.problem.operations == 2 * 30 * 50 * k
+        assert f"i32 30 x {k} @ {k} x 50" in explain(plan, SERVER)
+        assert f"depth {k};" in explain(plan, SERVER)
+        sizes = next(x for x in plan.records if isinstance(x, Sizes))
+        assert sizes == Sizes(30, 50, groups, k)
+        check_plan(plan)
+    plan = _bytes(30, 50, k, isa=AVX2)  # pairs
+    assert (plan.problem.k, plan.k_groups) == (k, -(-k // 2))
+    assert make_plan(problem(30, 50, k), context()).k_groups == k
+
+
+def test_threads_are_worth_waking_for_numbers() -> None:
+    plan, stack = _bytes(4, 4, 4096), Stack(Axis(4), Axis(4), (Axis(3, a=1 << 14, d=64),), "")
+    each = 2 * 4 * 4 * 4096
+    assert make_batch_plan(plan.problem, stack, context()).operations == 3 * each
+    for flops, threads in ((each // 2, 2), (each // 2 + 1, 1)):
+        assert make_plan(plan.problem, context(2, parallel_flops=flops)).threads == threads
+
+
+def test_the_bound_of_narrow_numbers_counts_numbers_and_their_own_bytes() -> None:
+    """Two operations per number; a byte of A and of B each, and four of D."""
+    m, n, k = 2000, 3000, 4000
+    moved, operations = m * k + k * n + 4 * m * n, 2 * m * n * k
+    line = f"{operations / moved:.1f} operations per byte over {moved / (1 << 20):.1f} MiB"
+    assert f"bound     compute: {line}" in explain(_bytes(m, n, k), SERVER)
+    # One row reads all of B once, by whatever unit.
+    moved, operations = k + k * n + 4 * n, 2 * n * k
+    line = f"{operations / moved:.1f} operations per byte over {moved / (1 << 20):.1f} MiB"
+    assert f"bound     memory: {line}" in explain(_bytes(1, n, k), SERVER)
+    # 100 rows: 200 operations per byte of B.  Enough for vectors, not for a matrix unit.
+    for isa, kind in ((AVX512_AMX, "memory"), (AVX512_BF16, "compute")):
+        assert f"bound     {kind}: 1" in explain(_bytes(100, 4096, 4096, isa=isa), SERVER)
+
+
+def test_the_scratch_that_is_refused_is_named_by_numbers() -> None:
+    with pytest.raises(MemoryError, match=f"k={2**46} would need"):
+        _bytes(3, 3, 2**46)
+
+
+# -- the parts of a job ---------------------------------------------------------------------------
+
+
+def test_every_slot_of_a_job_belongs_to_one_part() -> None:
+    parts = (Sizes, Strides, ByteOrder, WalkA, Panels, Modes, Blocking, Split)
+    slots = [field.name for part in parts for field in fields(part)]
+    assert Counter(JOB.fields) == Counter([*slots, *POINTERS, *DATA])
+
+
+@pytest.mark.parametrize(
+    "route, made",
+    [
+        (Blocked, make_plan(problem(50, 60, 70), context())),
+        (RowStreaming, make_plan(problem(1, 4000, 4000), context())),
+        (Columns, make_plan(problem(1, 60, 70, orders="CFC"), context())),
+        (Dot, make_plan(problem(1, 1, 70), context())),
+        (SplitDepth, make_plan(problem(8, 10, 100_000), context(4))),
+    ],
+)
+def test_a_route_fills_its_part_and_names_its_kernel(route: type, made: GemmPlan) -> None:
+    assert type(made.route) is route
+    parts = [type(x) for x in made.records]
+    assert len(parts) == len(set(parts))
+    assert parts[:3] == [Sizes, Strides, ByteOrder]
+    assert (Split in parts) == (route is SplitDepth)
+    assert (Modes in parts) == (Blocking in parts) == (route is not Dot)
+    assert made.kernel.name in {f.name for f in gemm_functions(made.spec)}
+    assert made.reasons[-len(made.route.reasons) :] == made.route.reasons
+    ends = {Dot: "_dot", SplitDepth: "_split"}
+    assert made.kernel.name.endswith(ends.get(route, "_serial"))
+    if route is Blocked:
+        many = make_plan(problem(2000, 60, 70), context())
+        assert many.kernel.name == many.spec.symbol
 
 
 @pytest.mark.parametrize("orders", ["CCC", "CFC", "CPC", "FCF"])
@@ -578,7 +696,7 @@ def _tickets(plan: GemmPlan) -> Iterator[Ticket]:
     for t in range(per_slice * b.slices * b.blocks):
         index, within = divmod(t, per_slice)
         block = _span(index // b.slices, b.cols_per_block, p.n * p.parts)
-        depth = _span(index % b.slices, b.depth_per_slice, p.k)
+        depth = _span(index % b.slices, b.depth_per_slice, plan.k_groups)
         if within < b.pack_chunks:
             j0 = block[0] + within * b.pack_cols
             yield Ticket(True, (0, 0), (j0, min(j0 + b.pack_cols, block[1])), depth, block)
@@ -598,7 +716,10 @@ def _tiles_exactly(spans: list[tuple[int, int]], total: int) -> None:
 
 def check_plan(plan: GemmPlan) -> None:
     """Every element is computed once per slice of depth, from operands packed once."""
+    route = plan.route
+    assert isinstance(route, Blocked | RowStreaming | Columns)
     p, b, spec = plan.problem, plan.blocking, plan.spec
+    a, panel_stride = route.a, route.b.panel_stride
     nr, block, reals = spec.nr, spec.element.depth_block, p.n * p.parts
     work, packing = [], []
     for t in _tickets(plan):
@@ -614,8 +735,8 @@ def check_plan(plan: GemmPlan) -> None:
     _tiles_exactly([t.rows for t in work], p.m)
     _tiles_exactly([t.cols for t in work], reals)
     if p.k:
-        _tiles_exactly([t.depth for t in work], p.k)
-    assert b.slices == 1 or plan.direct
+        _tiles_exactly([t.depth for t in work], plan.k_groups)
+    assert b.slices == 1 or route.modes.direct
     for t in work:
         assert t.depth[0] < t.depth[1] or p.k == 0
         assert t.depth[0] % block == 0, "a slice must begin with a block of the documented order"
@@ -626,7 +747,7 @@ def check_plan(plan: GemmPlan) -> None:
     assert b.row_chunks == 1 or b.rows_per_chunk % b.tile_rows == 0
     assert b.col_chunks == 1 or b.cols_per_chunk % nr == 0
     assert (b.group, b.tile_rows) in spec.tile.variants()
-    assert b.depth_step % block == 0 or b.depth_step >= p.k
+    assert b.depth_step % block == 0 or b.depth_step >= plan.k_groups
     assert b.depth_step <= max(b.depth_per_slice, 1)
 
     # Packed B: every column of a block once, inside the scratch.
@@ -637,25 +758,28 @@ def check_plan(plan: GemmPlan) -> None:
         assert b.cols_per_block % nr == 0
         assert b.pack_cols % nr == 0
         _tiles_exactly([t.cols for t in packing], reals)
-        assert plan.panel_stride == spec.panel_row * b.depth_per_slice
+        sums = spec.tile_row if spec.sums_columns else 0
+        assert panel_stride == spec.panel_row * b.depth_per_slice + sums
         for t in packing:
             panels = -(-(t.cols[1] - t.block[0]) // nr)
-            assert panels * plan.panel_stride <= plan.workspace_b or t.cols[0] >= t.cols[1]
+            assert panels * panel_stride <= plan.workspace_b or t.cols[0] >= t.cols[1]
     else:
         assert plan.workspace_b == 0
 
     # Packed A: a chunk's rows, over a slice's depth, inside a thread's share.
     size = spec.unit
-    if plan.pack_a is PackA.INPLACE:
+    if a.pack_a is PackA.INPLACE:
         assert plan.workspace_a_stride == 0
-        assert (plan.a_row, plan.a_col) == (p.a.row, p.a.col)
+        # Steps of depth are numbers, or k-groups of them side by side.
+        step = p.a.col if spec.arithmetic is None else size
+        assert (a.a_row, a.a_col) == (p.a.row, step)
     else:
         tiles = -(-min(b.rows_per_chunk, p.m) // b.tile_rows)
-        rows = tiles * b.tile_rows if plan.pack_a is PackA.PANELS else min(b.rows_per_chunk, p.m)
-        assert plan.pack_a_width * spec.element.bytes == max(plan.a_row, plan.a_col)
-        per_row = b.depth_per_slice * size if plan.pack_a is PackA.PANELS else plan.a_row
+        rows = tiles * b.tile_rows if a.pack_a is PackA.PANELS else min(b.rows_per_chunk, p.m)
+        assert a.pack_a_width * spec.element.bytes == max(a.a_row, a.a_col)
+        per_row = b.depth_per_slice * size if a.pack_a is PackA.PANELS else a.a_row
         assert rows * per_row <= plan.workspace_a_stride
-        assert plan.a_tile == b.tile_rows * per_row
+        assert a.a_tile == b.tile_rows * per_row
         assert plan.workspace_a_stride % 64 == 0
     assert plan.workspace_bytes == plan.workspace_b + plan.threads * plan.workspace_a_stride
 
@@ -683,7 +807,9 @@ def test_every_plan_does_everything_once(
         p = replace(p, c=p.d, in_place=in_place)
     made = context(threads, isa, machine, parallel_flops=1000, rhs_pack_rows=pack_rows,
                    lhs_pack_stride=pack_stride, lhs_pack_reuse=1)  # fmt: skip
-    check_plan(make_plan(p, made))
+    plan = make_plan(p, made)
+    if not isinstance(plan.route, Dot):
+        check_plan(plan)
 
 
 @pytest.mark.parametrize("isa", [AVX512, AVX2, PORTABLE], ids=lambda isa: isa.name)
@@ -693,6 +819,14 @@ def test_packed_rows_of_a_fit_into_their_scratch(isa: Isa, orders: str) -> None:
         for threads in (1, 3):
             made = context(threads, isa, lhs_pack_stride=4, lhs_pack_reuse=1, parallel_flops=1)
             check_plan(make_plan(problem(m, 50, 40, orders=orders), made))
+
+
+def _changed(plan: GemmPlan, **bounds: int) -> GemmPlan:
+    """The plan with other loop bounds."""
+    assert isinstance(plan.route, Blocked)
+    loops = plan.route.loops
+    loops = replace(loops, blocking=replace(loops.blocking, **bounds))
+    return replace(plan, route=replace(plan.route, loops=loops))
 
 
 @pytest.mark.parametrize(
@@ -708,11 +842,11 @@ def test_packed_rows_of_a_fit_into_their_scratch(isa: Isa, orders: str) -> None:
 def test_the_checker_sees_gaps_and_overlaps(field: str, change: int) -> None:
     plan = make_plan(problem(1000, 400, 1100, orders="CFC"), context(4, parallel_flops=1))
     assert (plan.spec.nr, plan.blocking.cols_per_block, plan.blocking.slices) == (32, 416, 2)
-    plan = replace(plan, blocking=replace(plan.blocking, cols_per_chunk=128, col_chunks=4))
+    plan = _changed(plan, cols_per_chunk=128, col_chunks=4)
     check_plan(plan)
-    bad = replace(plan.blocking, **{field: getattr(plan.blocking, field) + change})
+    bad = _changed(plan, **{field: getattr(plan.blocking, field) + change})
     with pytest.raises((AssertionError, ZeroDivisionError)):
-        check_plan(replace(plan, blocking=bad))
+        check_plan(bad)
 
 
 def test_same_problem_same_plan() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jitgemm.api.keeping import keep
 from jitgemm.errors import message
 from jitgemm.kernels.expression import ACTIVATIONS, Program
+from jitgemm.runtime.keeping import keep
 
 __all__ = ["NAMED", "Clip", "LeakyRelu", "clip", "leaky_relu", "resolve_activation"]
 

@@ -16,20 +16,24 @@ from __future__ import annotations
 
 import importlib
 from copy import copy
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from operator import mul
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jitgemm.api.reference import reference
 from jitgemm.errors import message
+from jitgemm.isa.types import ElementType
 from jitgemm.jit.target import NO_ISA
+from jitgemm.kernels.expression import Program
 from jitgemm.kernels.spec import Scale
-from jitgemm.runtime.packed import Packed
-
-if TYPE_CHECKING:  # product.py imports this module
-    from jitgemm.api.product import Product
+from jitgemm.planner.callspec import CallSpec
+from jitgemm.runtime.data import Scalars
+from jitgemm.runtime.operands import Operands
+from jitgemm.runtime.packed import Packed, element_dtype
 
 __all__ = ["explain", "library", "name", "run"]
 
@@ -61,53 +65,121 @@ def name() -> str:
     return "numpy" if library() is None else "scipy"
 
 
-def explain(product: Product) -> str:
-    """What a plan for the product says of itself."""
-    m, n, k, dtype = product.m, product.n, product.k, product.dtype
+def explain(spec: CallSpec, operands: Operands, why: str) -> str:
+    """What a plan for a product says of itself.
+
+    Args:
+        spec: of the call.
+        operands: its memory.
+        why: a BLAS computes it.
+    """
+    product = _Product.of(spec, operands)
+    (m, n, k), dtype = (product.m, product.n, product.k), product.d.dtype
     kind = "gemv" if _is_vector(product) else "gemm"
     routine = "NumPy's matmul"
-    if not product.element.integral and _scipy_takes(m, n, k):
+    if not product.sums.integral and _scipy_takes(m, n, k):
         routine = f"SciPy's {_LETTERS[product.sum_dtype.char]}{kind}"
     # What is packed in a process without kernels is the matrix itself.
     packed = any(isinstance(x, Packed) and x.isa != NO_ISA for x in (product.a, product.b))
-    program = product.epilogue.program
+    program = spec.options.program
     steps = [
         "after unpacking" if packed else "",
-        f"in {product.sum_dtype}" if product.mixed is not None else "",
+        f"in {product.sum_dtype}" if spec.mixed is not None else "",
         "" if _scales(product) else "alpha and C in NumPy",
         "then bias" if product.bias is not None else "",
         f"then {program.name}" if program is not None else "",
         "then requantised" if product.scalars.scales is not None else "",
     ]
     what = ", ".join([routine, *filter(None, steps)])
-    return f"backend blas ({product.blas}): {what}; {dtype} {m} x {k} @ {k} x {n}, its own threads"
+    return f"backend blas ({why}): {what}; {dtype} {m} x {k} @ {k} x {n}, its own threads"
 
 
-def run(product: Product, target: Array) -> None:
-    """Compute a product of two matrices into ``target``, as given by ``Product.target``."""
-    if not (product.m and product.n):
+@dataclass(slots=True, eq=False)
+class _Product:
+    """One product of two matrices."""
+
+    a: Any
+    b: Any
+    c: Array | None
+    bias: Array | None
+    d: Array
+    sums: ElementType
+    parts: int
+    sum_dtype: np.dtype
+    scalars: Scalars
+    program: Program | None
+    scale: Scale
+
+    @staticmethod
+    def of(spec: CallSpec, operands: Operands, index: tuple[int, ...] | None = None) -> _Product:
+        """A product of a stack, the first if it is not said which."""
+        batch, scalars, options = spec.batch, operands.scalars, spec.options
+        at = (0,) * len(batch) if index is None else index
+
+        def item(x: Any) -> Any:
+            if x is None or (isinstance(x, Packed) and not x.batch):
+                return x
+            if isinstance(x, Packed):
+                own = at[len(batch) - len(x.batch) :]
+                return x[tuple(i if n > 1 else 0 for i, n in zip(own, x.batch, strict=True))]
+            return np.broadcast_to(x, (*batch, *x.shape[-2:]))[at]
+
+        if options.tables:
+            steps = {name: sum(map(mul, at, strides)) for name, strides in options.tables}
+            scalars = scalars.of_item(steps)
+        return _Product(
+            item(operands.a), item(operands.b), item(operands.c), item(operands.bias),
+            operands.d[at], spec.sums, spec.parts, element_dtype(spec.sums, spec.parts), scalars,
+            options.program, options.scale,
+        )  # fmt: skip
+
+    @property
+    def m(self) -> int:
+        """Rows."""
+        return int(self.d.shape[0])
+
+    @property
+    def n(self) -> int:
+        """Columns."""
+        return int(self.d.shape[1])
+
+    @property
+    def k(self) -> int:
+        """Depth."""
+        return int(self.a.shape[1])
+
+
+def run(spec: CallSpec, operands: Operands) -> None:
+    """Compute a call, each product of a stack by itself."""
+    for index in np.ndindex(*spec.batch):
+        product = _Product.of(spec, operands, index)
+        with np.errstate(all="ignore"):
+            _compute(product, mixed=spec.mixed is not None)
+
+
+def _compute(product: _Product, *, mixed: bool) -> None:
+    """Compute one product into its D."""
+    target = product.d
+    if product.sums.integral:
+        target[...] = _integers(product)
         return
-    with np.errstate(all="ignore"):
-        if product.element.integral:
-            target[...] = _integers(product)
-            return
-        if product.mixed is not None:
-            wide = np.empty(target.shape, product.sum_dtype)
-            run(_widened(product), wide)
-            target[...] = wide
-            return
-        values = _sum(product, target)
-        if product.bias is not None:
-            values += product.bias
-        _activate(values, product)
-        if values is not target:
-            target[...] = values
+    if mixed:
+        wide = _widened(product)
+        _compute(wide, mixed=False)
+        target[...] = wide.d
+        return
+    values = _sum(product, target)
+    if product.bias is not None:
+        values += product.bias
+    _activate(values, product)
+    if values is not target:
+        target[...] = values
 
 
-def _widened(product: Product) -> Product:
+def _widened(product: _Product) -> _Product:
     """The product of its operands in the type of its sums; what is not read is not converted."""
     result, kind = copy(product), product.sum_dtype
-    result.dtype, result.mixed = kind, None
+    result.d = np.empty(product.d.shape, kind)
     if product.scalars.alpha != 0 and product.k:
         result.a, result.b = (_plain(x).astype(kind) for x in (product.a, product.b))
     for name in ("c", "bias"):
@@ -117,9 +189,9 @@ def _widened(product: Product) -> Product:
     return result
 
 
-def _integers(product: Product) -> Array:
+def _integers(product: _Product) -> Array:
     """A product of integers, modulo ``2**bits`` of its sums' type."""
-    scalars, bits = product.scalars, product.element.bits
+    scalars, bits = product.scalars, product.sums.bits
     kind = np.dtype(f"u{bits // 8}").type
 
     def plain(x: Any) -> Array:
@@ -142,16 +214,16 @@ def _integers(product: Product) -> Array:
         values += plain(product.bias)
     sums = values.view(np.dtype(f"i{bits // 8}"))
     if scalars.scales is None:
-        return np.asarray(sums, product.dtype)
+        return np.asarray(sums, product.d.dtype)
     zero, low, high = scalars.rounding
-    by_row = product.epilogue.scale is Scale.ROW
+    by_row = product.scale is Scale.ROW
     scaled = sums * (scalars.scales[:, np.newaxis] if by_row else scalars.scales)
-    return np.asarray(np.rint(np.clip(scaled, low, high)) + zero, product.dtype)
+    return np.asarray(np.rint(np.clip(scaled, low, high)) + zero, product.d.dtype)
 
 
-def _activate(values: Array, product: Product) -> None:
+def _activate(values: Array, product: _Product) -> None:
     """Apply what follows the bias, in place."""
-    program = product.epilogue.program
+    program = product.program
     if program is not None:
         row, col = np.ogrid[: product.m, : product.n]
         kind = values.dtype.type
@@ -159,11 +231,11 @@ def _activate(values: Array, product: Product) -> None:
         values[...] = reference(program, product.scalars.constants, values, *indices)
 
 
-def _sum(product: Product, target: Array) -> Array:
+def _sum(product: _Product, target: Array) -> Array:
     """``alpha * a @ b + beta * c``, in ``target`` itself where a BLAS can write there."""
     alpha, beta, c = product.scalars.alpha, product.scalars.beta, product.c
     direct = target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative
-    values = target if direct else np.empty(target.shape, product.dtype)
+    values = target if direct else np.empty(target.shape, product.sum_dtype)
     if alpha == 0 or not product.k:
         # Contract 2 and 3: neither operand is read.
         if c is None:
@@ -180,7 +252,7 @@ def _sum(product: Product, target: Array) -> Array:
         return values
     if c is not None:
         # ``values`` may be C's own memory: what is to be added must survive the product.
-        c = np.array(c, product.dtype, order="C")
+        c = np.array(c, product.sum_dtype, order="C")
         _scale(c, beta)
     _multiply(a, b, values)
     _scale(values, alpha)
@@ -189,7 +261,7 @@ def _sum(product: Product, target: Array) -> Array:
     return values
 
 
-def _scales(product: Product) -> bool:
+def _scales(product: _Product) -> bool:
     """Whether alpha and beta may be left to the BLAS.
 
     A complex routine multiplies by ``alpha + 0i`` even if it is 1, which turns an infinite part
@@ -197,7 +269,7 @@ def _scales(product: Product) -> bool:
     multiply, where a BLAS would not read (contract 2).
     """
     x, single = product.scalars, product.sum_dtype.type
-    reals = product.parts == 1 and not product.element.integral
+    reals = product.parts == 1 and not product.sums.integral
     if not (reals and _scipy_takes(product.m, product.n, product.k)):
         return False
     with np.errstate(all="ignore"):
@@ -205,7 +277,7 @@ def _scales(product: Product) -> bool:
         return all(single(y) != 0 for y in factors)
 
 
-def _operands(product: Product) -> tuple[_Matrix, _Matrix]:
+def _operands(product: _Product) -> tuple[_Matrix, _Matrix]:
     # A handle's own conjugation is among the product's flags already.
     a, b = _plain(product.a), _plain(product.b)
     return (a, product.scalars.conj_a), (b, product.scalars.conj_b)
@@ -229,7 +301,7 @@ def _multiply(a: _Matrix, b: _Matrix, into: Array) -> None:
         into.imag = ar @ bi + ai @ br
 
 
-def _is_vector(product: Product) -> bool:
+def _is_vector(product: _Product) -> bool:
     return 1 in (product.m, product.n)
 
 

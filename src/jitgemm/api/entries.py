@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from jitgemm.api.activations import Clip, LeakyRelu
-from jitgemm.api.batched import StackedProduct
+from jitgemm.api.call import Call
 from jitgemm.api.keywords import Options
 from jitgemm.api.kinds import NUMPY
 from jitgemm.api.operands import Array
-from jitgemm.api.product import Product, executable_for
 from jitgemm.api.quantise import Requantize
-from jitgemm.kernels.job import JOB
 from jitgemm.runtime.batches import BatchExecutable
 from jitgemm.runtime.calls import EntryTable, plan_record
 from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine, knob
 from jitgemm.runtime.entry_code import AS_PLANNED, BATCHED, BOUND, FACTOR_KINDS, GIVEN, PACKED, SINGLE
-from jitgemm.runtime.memory import Workspace
+from jitgemm.runtime.executables import executable_for
+from jitgemm.runtime.jobs import ADDRESSES
+from jitgemm.runtime.operands import address_of
 from jitgemm.runtime.packed import Packed
 from jitgemm.runtime.signature_code import DIMENSIONS, OPTIONS
 
@@ -33,42 +33,31 @@ _TYPES = frozenset((bool, int, float, complex))
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A product, planned: one of matrices, or a stack that is run as one."""
+    """A call, planned."""
 
-    item: Product
+    call: Call
     target: Array
     """Where this call's result is computed."""
     code: Executable | BatchExecutable
-    given: dict[str, Any]
-    """Operands by name, as the caller has them."""
-    fresh: bool
-    """The target is new."""
 
     @property
-    def one(self) -> Executable:
-        """What runs one of the products."""
-        return self.code if isinstance(self.code, Executable) else self.code.item
+    def given(self) -> dict[str, Any]:
+        """Operands that are read, by name."""
+        call = self.call
+        return {"a": call.a, "b": call.b, "c": call.c, "bias": call.bias}
 
 
-def _planned(product: Product | StackedProduct, threads: int) -> _Planned | None:
-    """A product as entries know it; ``None`` if none can run it."""
-    if isinstance(product, StackedProduct):
-        if product.item.blas or product.empty or product.copied:
-            return None
-        code = product.executable(threads)
-        if code.plan.outer:
-            return None
-        return _Planned(
-            product.item, product.target, code, product.given, fresh=product.out is None
-        )
-    if product.blas or not (product.m and product.n):
+def _planned(call: Call, threads: int) -> _Planned | None:
+    """A call as entries know it; ``None`` if none can run it."""
+    if call.blas or call.empty:
         return None
-    target, copied = product.target()
+    target, copied = call.target()
     if copied:
         return None
-    executable = executable_for(product.problem(target), threads)
-    given = {"a": product.a, "b": product.b, "c": product.c, "bias": product.bias}
-    return _Planned(product, target, executable, given, fresh=product.out is None)
+    code = executable_for(call.spec(target, threads))
+    if isinstance(code, BatchExecutable) and code.plan.outer:
+        return None
+    return _Planned(call, target, code)
 
 
 def _reach(x: Array) -> tuple[int, int]:
@@ -80,10 +69,11 @@ def _reach(x: Array) -> tuple[int, int]:
 def _place(planned: _Planned, name: str) -> int:
     """Where the address of an operand belongs in the work record."""
     if isinstance(planned.given.get(name), Packed):
-        return JOB.offset("packed")
-    if planned.one.plan.swapped and name in ("a", "b"):
-        return JOB.offset("b" if name == "a" else "a")
-    return JOB.offset(name)
+        # In a stack its place follows that of B.
+        name = "packed" if isinstance(planned.code, Executable) else "b"
+    elif planned.code.one.plan.swapped and name in ("a", "b"):
+        name = "b" if name == "a" else "a"
+    return 8 * ADDRESSES[name]
 
 
 def _entry(
@@ -105,31 +95,32 @@ def _entry(
         keep: what must live as long.
         plan: whether the factors are bound too.
     """
-    e, item, code = engine(), planned.item, planned.code
-    gp, element = planned.one.plan, planned.one.plan.spec.element
+    e, call, code = engine(), planned.call, planned.code
+    scalars, gp = call.request.scalars, code.one.plan
+    element = gp.spec.element
     # The type's own object: NumPy knows types by it.
     descr = np.dtype(planned.target.dtype.type)
     low, high = _reach(planned.target)
     values = {
-        "d_place": JOB.offset("d"), "d_low": low, "d_high": high,
-        "fresh": int(planned.fresh), "scalar": int(not shape),
+        "d_place": _place(planned, "d"), "d_low": low, "d_high": high,
+        "fresh": int(call.out is None), "scalar": int(not shape),
         "d_descr": id(descr), "d_nd": len(shape),
         **{f"d_dim_{i}": n for i, n in enumerate(shape)},
         "in_place": int(gp.problem.in_place),
-        "factors": FACTOR_KINDS[element.integral, element.bytes, item.parts],
+        "factors": FACTOR_KINDS[element.integral, element.bytes, call.parts],
         "mask": -1 if element.bits >= 64 else (1 << element.bits) - 1,
-        "nest": planned.one.address,
+        "nest": code.one.address,
         "scratch_a": gp.workspace_b,
     }  # fmt: skip
     if plan:
         values["factors"] = AS_PLANNED
     if isinstance(code, Executable):
         work = code.template.copy()
-        tables = code.data.write(work, item.scalars)
+        tables = code.data.write(work, scalars)
         operations = gp.problem.operations
         values |= {"kind": SINGLE, "threads": gp.threads, "scratch_bytes": gp.workspace_bytes}
     else:
-        work, tables = code.record(item.scalars)
+        work, tables = code.record(scalars)
         operations = code.plan.operations
         values |= {"kind": BATCHED, "threads": code.plan.threads}
         values |= {"scratch_bytes": code.plan.workspace_bytes}
@@ -142,17 +133,13 @@ def _entry(
         values |= {f"{name}_mode": GIVEN, f"{name}_place": place}
         if name in bound:
             values[f"{name}_mode"] = BOUND
-            work[place // 8] = x.address if isinstance(x, Packed) else _address(x)
+            work[place // 8] = address_of(x)
         elif isinstance(x, Packed):
             values[f"{name}_mode"] = PACKED
         if isinstance(x, np.ndarray):
             values[f"{name}_low"], values[f"{name}_high"] = _reach(x)
     e.scratch.reserve(values["scratch_bytes"])
     return EntryTable.new(signature, values, work, (code, tables, descr, bound, keep))
-
-
-def _address(x: Array) -> int:
-    return int(x.__array_interface__["data"][0])
 
 
 def _lasts(x: object) -> bool:
@@ -171,7 +158,7 @@ def _lasts(x: object) -> bool:
     return kind in (Clip, LeakyRelu)
 
 
-def _may_stay(operands: list[Any], options: Options, item: Product) -> bool:
+def _may_stay(operands: list[Any], options: Options, call: Call) -> bool:
     """Whether calls like this one can be told by their signature, now and for as long as it is
     kept."""
     for x in operands:
@@ -182,7 +169,7 @@ def _may_stay(operands: list[Any], options: Options, item: Product) -> bool:
             return False
     if options.epilogue is not None:
         return False
-    if item.element.integral and not type(options.alpha) is type(options.beta) is int:
+    if call.sums.integral and not type(options.alpha) is type(options.beta) is int:
         return False
     if any(x is not None and type(x) is not int for x in (options.a_zero_point, options.b_zero_point)):
         return False
@@ -196,7 +183,7 @@ def _kept(options: Options) -> list[Any]:
 
 def remember(
     signature: bytes | None,
-    product: Product | StackedProduct,
+    call: Call,
     operands: tuple[Any, Any],
     options: Options,
     threads: int,
@@ -206,55 +193,49 @@ def remember(
 
     Args:
         signature: what it said of the call; ``None``: it cannot say.
-        product: the call, validated.
+        call: the call, validated.
         operands: A and B as the caller passed them.
-        options: the other arguments.
+        options: the other arguments, likewise.
         threads: how many it may use.
         shape: of the caller's result, if it is not that of the product.
     """
-    if signature is None:
+    calls = engine().calls if signature is not None else None
+    if signature is None or calls is None:
         return
-    item = product.item if isinstance(product, StackedProduct) else product
-    others = [options.out, options.c, options.bias]
-    if not _may_stay([*operands, *others], options, item):
+    if not _may_stay([*operands, options.out, options.c, options.bias], options, call):
         return
-    planned = _planned(product, threads)
-    calls = engine().calls if planned is not None else None
-    if planned is None or calls is None:
+    planned = _planned(call, threads)
+    if planned is None:
         return
     bound = {}
-    if options.bias is None and planned.given["bias"] is not None:
+    if options.bias is None and call.bias is not None:
         # That of a requantisation.
-        bound["bias"] = planned.given["bias"]
-    if shape is None:
-        shape = product.shape if isinstance(product, StackedProduct) else (product.m, product.n)
+        bound["bias"] = call.bias
     keep = (_kept(options), [x.dtype for x in operands])
-    calls.add(signature, _entry(signature, planned, bound, shape, keep))
+    entry = _entry(signature, planned, bound, call.shape if shape is None else shape, keep)
+    calls.add(signature, entry)
 
 
 def bound_plan(
-    product: Product | StackedProduct, operands: tuple[Any, Any], slow: Callable[..., Any],
-    threads: int,
-) -> Any:  # fmt: skip
+    call: Call, operands: tuple[Any, Any], slow: Callable[..., Any], threads: int
+) -> Any:
     """A builtin for calls ``(a, b)`` or ``(a, b, out)`` of operands like these.
 
     C and the bias are bound.  It passes anything else on to ``slow``.  ``None``: generated code
     cannot take such operands.
     """
-    item = product.item if isinstance(product, StackedProduct) else product
     e = engine()
-    if e.calls is None or item.workspace is not None:
+    if e.calls is None or call.request.workspace is not None:
         return None
-    planned = _planned(product, threads)
+    planned = _planned(call, threads)
     if planned is None:
         return None
-    arrays = [x for x in (*operands, *planned.given.values()) if isinstance(x, np.ndarray)]
+    arrays = [x for x in (*operands, call.c, call.bias, planned.target) if isinstance(x, np.ndarray)]
     if not all(type(x) is np.ndarray and x.dtype.isnative for x in arrays):
         return None
-    words = [e.words(*operands), e.words(planned.target)]
+    words = e.words(*operands), e.words(planned.target)
     if None in words:
         return None
-    bound = {name: planned.given[name] for name in ("c", "bias") if planned.given[name] is not None}
-    shape = planned.target.shape
-    entry = _entry(words[0], planned, bound, shape, operands, plan=True)
+    bound = {name: x for name, x in (("c", call.c), ("bias", call.bias)) if x is not None}
+    entry = _entry(words[0], planned, bound, call.shape, operands, plan=True)
     return e.plan(plan_record(e.calls, slow, entry, words[1]))

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from jitgemm.api.batched import product_of
+from jitgemm.api.call import Call
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.entries import remember
 from jitgemm.api.keywords import GemmKeywords, Options
@@ -41,9 +41,9 @@ def _missed(signature: bytes | None, a: Any, b: Any, **keywords: Any) -> Any:
             return result if options.out is None else options.out
     left, right = plain_or_packed("a", a), plain_or_packed("b", b)
     count = resolve_threads(options.threads)
-    product = product_of(left, right, options)
-    result = product.run(count)
-    remember(signature, product, (a, b), options, count)
+    call = Call(left, right, options)
+    result = call.run(count)
+    remember(signature, call, (a, b), options, count)
     return result
 
 

@@ -17,7 +17,8 @@ from jitgemm.runtime.packed import Packed, PackedRhs
 __all__ = [
     "Array", "Number", "check_output", "check_type", "describe", "factor", "flag",
     "in_place", "is_weak", "misplaced", "native", "new_result", "number_of", "operand",
-    "overlaps_itself", "plain", "plain_or_packed", "scalar", "stack_shape", "weakly",
+    "overlaps_itself", "plain", "plain_or_packed", "same_place", "scalar", "shares",
+    "stack_shape", "weakly",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -38,6 +39,9 @@ def misplaced(name: str, handle: Packed, *, side: bool) -> str:
 # What arrays are made from without asking for elements one by one.
 _OFFERS = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
 
+
+# How hard to look whether interleaved arrays share an element.
+_WORK_ON_OVERLAP = 100
 
 _FAILURES = (TypeError, ValueError, RuntimeError, BufferError)
 
@@ -294,6 +298,25 @@ def overlaps_itself(x: Array) -> bool:
     for stride, n in axes:
         offsets = np.add.outer(offsets, np.arange(n, dtype=np.int64) * stride)
     return bool(np.diff(np.sort(offsets, axis=None)).min() < x.itemsize)
+
+
+def shares(x: Array, y: Array) -> bool:
+    """Whether two arrays may share memory; exact for interleaved ones where that is cheap."""
+    if not np.may_share_memory(x, y):
+        return False
+    try:
+        return np.shares_memory(x, y, max_work=_WORK_ON_OVERLAP)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def same_place(x: Array, y: Array) -> bool:
+    """Whether two arrays are the same elements at the same addresses."""
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    if x.__array_interface__["data"][0] != y.__array_interface__["data"][0]:
+        return False
+    return all(n == 1 or s == t for n, s, t in zip(x.shape, x.strides, y.strides, strict=True))
 
 
 def new_result(shape: tuple[int, ...], dtype: np.dtype) -> Array:

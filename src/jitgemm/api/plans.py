@@ -9,23 +9,20 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from jitgemm.api import blas
-from jitgemm.api.batched import StackedProduct, product_of
+from jitgemm.api.call import Call
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.entries import bound_plan
 from jitgemm.api.gufuncs import covers
 from jitgemm.api.keywords import GemmKeywords, Options
 from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import Array, plain_or_packed
-from jitgemm.api.product import executable_for
 from jitgemm.api.recipes import Recipe
 from jitgemm.api.stubs import with_keywords
 from jitgemm.api.ufuncs import matmul
 from jitgemm.errors import message
 from jitgemm.jit import compiler
-from jitgemm.planner.batching import explain_batch
-from jitgemm.planner.explain import explain
 from jitgemm.runtime.driver import Executable
-from jitgemm.runtime.engine import engine
+from jitgemm.runtime.executables import executable_for
 from jitgemm.runtime.packed import Packed
 
 __all__ = ["Plan", "plan"]
@@ -49,7 +46,7 @@ class _Bound:
             if number_of(x.dtype) != number_of(dtype):
                 raise TypeError(message(name, f"{dtype} elements, as planned", x.dtype))
         options = replace(self.options, out=out)
-        result = product_of(a, b, options, vectors=self.vectors).run(self.threads)
+        result = Call(a, b, options, vectors=self.vectors).run(self.threads)
         return result if out is not None or result.ndim else result[()]
 
 
@@ -71,9 +68,7 @@ class Plan(functools.partial):  # type: ignore[type-arg]
 
     def explain(self) -> str:
         """Route, instruction set, tile, blocking, packing, threads and bound, in words."""
-        if self.note or self.executable is None:
-            return self.note
-        return explain(self.executable.plan, engine().machine)
+        return self.note
 
     def _unit(self) -> compiler.Unit:
         if self.executable is None:
@@ -146,20 +141,17 @@ def _made(a: Any, b: Any, options: Options, count: int) -> Plan:
         note = f"delegated to numpy.matmul: {a.dtype} @ {b.dtype} has no kernel"
         return _without_kernel(functools.partial(_delegate, count), note)
     vectors = options.plain and min(a.ndim, b.ndim) < 2
-    product = product_of(a, b, options, vectors=vectors)
+    call = Call(a, b, options, vectors=vectors)
     bound = _Bound(a, b, options, count)
-    item = product.item if isinstance(product, StackedProduct) else product
-    if product.empty:
+    if call.empty:
         return _without_kernel(bound, "an empty result: nothing is computed")
-    if item.blas:
-        return _without_kernel(bound, blas.explain(item))
-    made = Plan(bound_plan(product, (a, b), bound, count) or bound)
-    if isinstance(product, StackedProduct):
-        batch = product.executable(count)
-        made.executable, made.note = batch.item, explain_batch(batch.plan, engine().machine)
-    else:
-        target, _ = product.target()
-        made.executable, made.note = executable_for(product.problem(target), count), ""
+    target, _ = call.target()
+    spec = call.spec(target, count)
+    if call.blas:
+        return _without_kernel(bound, blas.explain(spec, call.operands(target), call.blas))
+    made = Plan(bound_plan(call, (a, b), bound, count) or bound)
+    code = executable_for(spec)
+    made.executable, made.note = code.one, code.explain()
     return made
 
 

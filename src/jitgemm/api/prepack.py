@@ -11,12 +11,12 @@ from jitgemm.api.kinds import Number, number_of, result_type
 from jitgemm.api.operands import Array, flag, operand
 from jitgemm.errors import message
 from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
-from jitgemm.kernels.job import JOB
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
+from jitgemm.planner.problem import Operand
 from jitgemm.runtime.driver import Span, run_pack
-from jitgemm.runtime.engine import engine, packed_for, record_array, usable
-from jitgemm.runtime.memory import address
+from jitgemm.runtime.engine import engine, packed_for, usable
+from jitgemm.runtime.numpy_abi import data_address
 from jitgemm.runtime.packed import (
     MOST_DIMENSIONS,
     Packed,
@@ -104,21 +104,13 @@ def _packed(kind: type[T], name: str, x: object, conj: object, bf16_dot: object)
 
 def _pack(spec: GemmSpec, right: Array, handle: Packed) -> None:
     """Pack each matrix of a stack of right operands where it belongs in a new handle."""
-    layout, job = handle.layout, record_array(JOB.slots)
+    layout, to = handle.layout, handle.address
     (k, n), (row, col) = right.shape[-2:], right.strides[-2:]
-    fields = {
-        "b_row": row, "b_col": col, "depth": k,
-        "swap_b": int(not right.dtype.isnative), "panel_stride": layout.panel_bytes,
-    }  # fmt: skip
-    for field, value in fields.items():
-        job[JOB.slot(field)] = value
-    to = handle.address
+    like = Operand(row, col, not right.dtype.isnative)
     for place in np.ndindex(handle.batch):
-        at = address(right[place])
-        job[JOB.slot("b")] = at
-        span = Span.of(at, (k, n), (row, col), right.itemsize)
-        sizes = layout.words, n * layout.parts
-        run_pack(spec, job, Span(to, 0, layout.nbytes), span, sizes)
+        source = Span.of(data_address(right[place]), (k, n), (row, col), right.itemsize)
+        target = Span(to, 0, layout.nbytes)
+        run_pack(spec, like, source, target, (k, n, layout.panel_bytes))
         to += layout.item_bytes
 
 

@@ -7,8 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from jitgemm.api import blas
-from jitgemm.api.batched import shares
+from jitgemm.api.call import Call
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.entries import remember
 from jitgemm.api.functions import NAMED, NUMBER
@@ -21,19 +20,19 @@ from jitgemm.api.operands import (
     new_result,
     plain,
     plain_or_packed,
+    shares,
 )
-from jitgemm.api.product import Product, executable_for
 from jitgemm.api.quantise import with_bias
 from jitgemm.api.request import Request, request_of
 from jitgemm.api.stubs import public, with_keywords
 from jitgemm.errors import message
-from jitgemm.kernels.job import JOB
-from jitgemm.planner.batching import alone_in_list, aligned
-from jitgemm.planner.choices import threads_for
+from jitgemm.planner.batching import alone_in_list
+from jitgemm.planner.context import aligned, threads_for
 from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.engine import engine, started
 from jitgemm.runtime.list_code import list_scratch
-from jitgemm.runtime.lists import Listed, run_list
+from jitgemm.runtime.executables import executable_for
+from jitgemm.runtime.lists import Listed, listed, run_list
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import Packed
 
@@ -112,14 +111,18 @@ def _taken(name: str, x: Any) -> Any:
 class _Problem:
     """One product of the list, checked."""
 
-    __slots__ = ("copied", "given", "product", "returned", "target")
+    __slots__ = ("call", "copied", "given", "returned", "target")
 
     def __init__(self, given: dict[str, Any], requests: _Requests) -> None:
         self.given: dict[str, Any] = {name: _taken(name, x) for name, x in given.items()}
         self.returned = given["out"]
         a, b, c, bias, out = (self.given[name] for name in _OPERANDS)
         options = replace(requests.options, c=c, bias=bias, out=out)
-        self.product = Product(a, b, out, options, requests.of(a, b))
+        for name, x in (("a", a), ("b", b)):
+            if x.ndim > 2:
+                got = f"{x.ndim} dimensions"
+                raise ValueError(message(name, "a matrix (2 dimensions)", got))
+        self.call = Call(a, b, options, request=requests.of(a, b))
         self.copied = False
         self.target: Array | None = None
 
@@ -143,38 +146,25 @@ class _Problem:
 
     def prepare(self) -> None:
         """Find the memory its result is computed in."""
-        out, product = self.given["out"], self.product
+        out = self.given["out"]
         if out is None or self.copied:
-            out = new_result((product.m, product.n), product.dtype)
+            out = new_result(self.call.shape, self.call.dtype)
         self.target = out
 
     @property
     def operations(self) -> int:
         """Arithmetic operations, 0 for an empty result."""
-        p = self.product
-        return int(2 * p.m * p.n * max(p.k, 1) * p.parts**2)
+        return self.call.operations
 
     def listed(self) -> Listed:
         """Its job for a list, planned for one thread."""
-        product, target = self.product, self.target
-        assert target is not None
-        executable = executable_for(product.problem(target), 1)
-        job = executable.template.copy()
-        for field, span in product.spans(target, executable).items():
-            job[JOB.slot(field)] = span.address
-        tables = executable.data.write(job, product.scalars)
-        return Listed(executable.plan, executable.address, job, tables)
+        assert self.target is not None
+        return listed(self.call.spec(self.target, 1), self.call.operands(self.target))
 
     def run(self, threads: int) -> None:
         """Do it now, with all threads."""
-        product, target = self.product, self.target
-        assert target is not None
-        if product.blas:
-            blas.run(product, target)
-            return
-        executable = executable_for(product.problem(target), threads)
-        spans = product.spans(target, executable)
-        executable.run(spans, product.scalars, product.workspace)
+        assert self.target is not None
+        self.call.compute(self.target, threads)
 
     def finish(self) -> Any:
         """The result."""
@@ -244,7 +234,7 @@ def _known(a: Any, b: Any, **keywords: Any) -> None:
 def _met(signature: bytes, a: Any, b: Any, **keywords: Any) -> None:
     """Leave an entry for a product of a list, which is one of a single call on one thread."""
     options = Options.of("gemm_batched", keywords)
-    remember(signature, Product(a, b, options.out, options), (a, b), options, 1)
+    remember(signature, Call(a, b, options), (a, b), options, 1)
 
 
 _learn = public(_met, NUMBER, ("a", "b"), NAMED, dry=True)(_known)
@@ -258,15 +248,15 @@ def _remember(problems: list[_Problem], options: Options, threads: int) -> None:
     keywords = {x: y for x, y in options.changed().items() if x not in ("workspace", "out", "c", "bias")}
     stride = 0
     for p in problems:
-        if p.copied or p.product.empty or p.product.blas:
+        if p.copied or p.call.empty or p.call.blas:
             return
         own = {x: p.given[x] for x in ("out", "c", "bias") if p.given[x] is not None}
         if options.requantize is not None:
             own.pop("bias", None)
         _learn(p.given["a"], p.given["b"], **{**keywords, **own, "threads": 1})
         assert p.target is not None
-        executable = executable_for(p.product.problem(p.target), 1)
-        stride = max(stride, aligned(executable.plan.workspace_bytes))
+        plan = executable_for(p.call.spec(p.target, 1)).one.plan
+        stride = max(stride, aligned(plan.workspace_bytes))
     scratch = options.workspace or e.scratch
     scratch.reserve(list_scratch(len(problems), threads, stride))
 
@@ -327,7 +317,7 @@ def gemm_batched(a: Any, b: Any, **keywords: Unpack[ListKeywords]) -> list[Array
 def _run_all(problems: list[_Problem], threads: int, workspace: Workspace | None) -> None:
     """Run what has anything to compute: large products alone, the others as a list."""
     work = [(p.operations, i) for i, p in enumerate(problems) if p.operations]
-    if any(p.product.blas for p in problems):
+    if any(p.call.blas for p in problems):
         for _, i in work:
             problems[i].run(threads)
         return

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import DTypeLike
 
-from jitgemm.api.batched import product_of
+from jitgemm.api.call import Call
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.entries import remember
 from jitgemm.api.gufuncs import (
@@ -124,18 +124,19 @@ class _Function(Gufunc):
             if not isinstance(out, np.ndarray):
                 raise TypeError(message("out", "a numpy array", type(out).__name__))
             target = out[place]
+        call = None
         if ours:
             conj = self.conj and left.dtype.kind == "c"
             options = Options(out=target, conj_a=conj, out_dtype=NUMPY)
-            product = product_of(left, right, options, NAMES, vectors=True)
-            result = product.run(count)
+            call = Call(left, right, options, NAMES, vectors=True)
+            result = call.run(count)
         else:
             left = np.conjugate(left) if self.conj and left.dtype.kind in "cO" else left
             result = np.matmul(left, right, out=target)
         if place:
             result = result[tuple(0 if x is np.newaxis else x for x in place)]
-        if ours and signature is not None:
-            remember(signature, product, given[:2], Options(out=given[2]), count, result.shape)
+        if call is not None and signature is not None:
+            remember(signature, call, given[:2], Options(out=given[2]), count, result.shape)
         if out is not None:
             return out
         return result if getattr(result, "ndim", 0) else result[()]
@@ -151,9 +152,6 @@ class _Function(Gufunc):
                 raise TypeError(misplaced(name, x, side=core == 2))
             if not isinstance(x, Packed) and number_of(x.dtype) is None:
                 raise TypeError(message(name, TYPES, x.dtype))
-        if isinstance(left, Packed) and isinstance(right, Packed):
-            expected = "an array, because x1 is prepacked"
-            raise TypeError(message("x2", expected, f"a {type(right).__name__}"))
         self.check_dimensions(left, right)
         shape = self.check_shapes(left, right)
         if out is not None:

@@ -101,7 +101,7 @@ def dot(spec: GemmSpec) -> Function:
         for at in totals:
             k.store(at, none)
         block = element.depth_block * sums.depth
-        depth, a_col = job.int("k"), job.int("a_col")
+        depth, a_col = job.int("k_groups"), job.int("a_col")
         b, b_row = job.pointer("b"), job.int("b_row")
         if spec.b is BSource.PACKED:
             b, b_row = job.pointer("packed"), k.const(spec.panel_row)

@@ -58,7 +58,9 @@ class Combination:
 
     def __init__(self, k: Kernel, spec: GemmSpec, job: View, lanes: int = 0) -> None:
         self.k = k
-        self.keep, self.turn = (_pair(k, spec, job.at(name), lanes) for name in ("keep", "turn"))
+        self.keep, self.turn = (
+            _pair(k, spec, job.at(name), lanes) for name in ("sign_real", "sign_imag")
+        )
 
     def of(self, real: Vec, imaginary: Vec) -> Vec:
         """``(rr, ri)`` and ``(ir, ii)`` combined."""
@@ -94,7 +96,7 @@ class _Scalar:
         if self.spec.parts == 1:
             return
         for _ in self.k.when(self.job.int(f"complex_{self.name}").equals(1)):
-            turn = _pair(self.k, self.spec, self.job.at(f"{self.name}_turn"))
+            turn = _pair(self.k, self.spec, self.job.at(f"{self.name}_imag"))
             for cell, x in cells:
                 cell.value = self.k.op("madd", turn, _turned(self.k, x), cell.value)
 

@@ -1,7 +1,8 @@
 """Records passed to generated code.  All strides and offsets are bytes.
 
 ``JOB`` describes one whole product to every thread that works on it, ``DATA`` the part of it that
-may differ between calls of one plan.  ``TILE`` is private to one thread and describes the microtile
+may differ between calls of one plan.  Python fills it in ``runtime.jobs``, from the parts of a plan
+(``planner.records``).  ``TILE`` is private to one thread and describes the microtile
 at hand; ``STEPS`` says how far the next product of a stack is.
 """
 
@@ -9,10 +10,15 @@ from __future__ import annotations
 
 from jitgemm.lang.record import Record
 
-__all__ = ["AHEAD", "COUNTERS", "DATA", "JOB", "OPERANDS", "STEPS", "TABLES", "TILE"]
+__all__ = [
+    "AHEAD", "COUNTERS", "DATA", "JOB", "OPERANDS", "POINTERS", "STEPS", "TABLES", "TILE"
+]  # fmt: skip
 
 OPERANDS = ("a", "b", "c", "d", "bias")
 """Matrices of a product, as the job names them."""
+
+POINTERS = (*OPERANDS, "packed", "workspace_a", "counters")
+"""What a job points to, besides the numbers of a call."""
 
 TABLES = ("zero_a", "zero_b", "scales")
 """Numbers per row or column, likewise: each product of a stack may have its own."""
@@ -32,16 +38,16 @@ DATA = (
     # scalars: the first bytes of their slots; for complex types pairs, which take two slots
     "alpha",  # complex: its real part, twice
     "alpha_1",
-    "alpha_turn",  # complex: minus its imaginary part, and that part
-    "alpha_turn_1",
+    "alpha_imag",  # complex: minus its imaginary part, and that part
+    "alpha_imag_1",
     "beta",
     "beta_1",
-    "beta_turn",
-    "beta_turn_1",
-    "keep",  # complex: signs of the products with real parts of A, for conjugation
-    "keep_1",
-    "turn",  # complex: signs of the products with imaginary parts of A
-    "turn_1",
+    "beta_imag",
+    "beta_imag_1",
+    "sign_real",  # complex: signs of the products with real parts of A, for conjugation
+    "sign_real_1",
+    "sign_imag",  # complex: signs of the products with imaginary parts of A
+    "sign_imag_1",
     "constants",  # of the epilogue's program
     "zero_a",  # of integers: zero points of A, as the microkernel sees A
     "zero_a_row",  # 0: one for all
@@ -68,8 +74,8 @@ JOB = Record(
     # sizes
     "m",
     "n",  # in reals: twice the columns if complex
-    "k",  # in words
-    "depth",  # in numbers: what a packed word holds beyond is zero
+    "k_groups",  # depth in packed k-groups: what one instruction multiplies and accumulates
+    "k_numbers",  # depth in numbers: what a packed k-group holds beyond is zero
     # strides
     "a_row",  # as the microkernel walks A: its own strides, or those of packed rows
     "a_col",
@@ -86,13 +92,13 @@ JOB = Record(
     "panel_stride",  # from one micropanel of `packed` to the next
     "slice_stride",  # from one depth slice of `packed` to the next (0: every slice starts over)
     *DATA,
-    # operands whose bytes are in foreign order
+    # operands that are byte-swapped
     "swap_a",
     "swap_b",
     "swap_c",
     "swap_d",
     "swap_bias",
-    # blocking
+    # blocking; depth is in packed k-groups
     "tile_rows",  # rows of a full microtile of this product, at most mr
     "group",  # micropanels covered at once
     "rows_per_chunk",
@@ -101,14 +107,14 @@ JOB = Record(
     "col_chunks",
     "depth_per_slice",  # a multiple of the depth block, or k
     "slices",
-    "depth_step",  # depth a chunk sweeps all its rows over before it goes deeper
+    "depth_step",  # depth that all rows of a chunk go down before any goes deeper
     "cols_per_block",  # the columns packed at a time
     "blocks",
     "pack_chunks",  # tickets per (block, slice) that pack B; 0: B needs no packing
     "pack_cols",  # columns per such ticket, a multiple of nr
     "pack_a",  # 0: A is read in place; 1: packed as micropanels; 2: its rows are copied together
     "pack_a_width",  # elements per depth step (1) or per row (2) of the copy
-    "wide_at",  # where a micropanel is widened, from the thread's copied rows on
+    "upconverted_at",  # where a micropanel is upconverted, from the thread's copied rows on
     "rows_ahead",  # from a chunk's rows to those this thread will probably draw next; 0: none
     "a_tile",  # from one microtile's rows of A to the next, as the microkernel walks A
     "workspace_a_stride",
@@ -118,9 +124,9 @@ JOB = Record(
     "range_blocks",  # depth blocks per such ticket
     "sums_row",
     "sums_stride",  # from the sums of one block to the next
-    "sweep",  # 1: few rows sweep along the rows of B (in place only)
-    "apart",  # 1: columns of B turned in registers lag behind each other
-    "direct",  # 1: d, c, bias have unit column stride, and sums may rest in d between slices
+    "row_streaming",  # 1: few rows stream the rows of B (in place only)
+    "staggered",  # 1: columns of B, transposed in registers, are walked a page behind each other
+    "direct",  # 1: d, c, bias have unit column stride, and partial sums may spill to d
 )
 
 TILE = Record(

@@ -55,9 +55,9 @@ def _tile(spec: GemmSpec) -> Function:
         # The panel's walk knows of depth blocks itself, and takes the whole depth.
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
         tile.set("first", 1)
-        tile.set("last", k.select(p1 >= job.int("k"), k.const(1), k.const(0)))
+        tile.set("last", k.select(p1 >= job.int("k_groups"), k.const(1), k.const(0)))
         for number in k.cases(variant, [g * _ROWS_BITS + r for g, r in variants]):
-            for apart in k.branches(job.int("apart").equals(1)):
+            for apart in k.branches(job.int("staggered").equals(1)):
                 walk = turned_tile(spec, number % _ROWS_BITS, apart=apart)
                 k.call(walk, job_at, tile_at, a, b, p1 - p0)
 
@@ -79,7 +79,7 @@ def _tile(spec: GemmSpec) -> Function:
         """Add one depth block to the tile."""
         (job, tile), (p, end) = records, depth
         tile.set("first", k.select(p.equals(0), k.const(1), k.const(0)))
-        tile.set("last", k.select(end >= job.int("k"), k.const(1), k.const(0)))
+        tile.set("last", k.select(end >= job.int("k_groups"), k.const(1), k.const(0)))
         if spec.tiles:
             for panels in k.cases(variant // _ROWS_BITS, [p for p, _ in spec.tile.groups]):
                 micro = matrix_microkernel(spec, panels)
@@ -193,7 +193,7 @@ def _sweep(spec: GemmSpec) -> Function:
     ) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
         size, block = spec.element.bytes, spec.element.depth_block
-        depth, b_row, a_col, d_row = (job.int(x) for x in ("k", "b_row", "a_col", "d_row"))
+        depth, b_row, a_col, d_row = (job.int(x) for x in ("k_groups", "b_row", "a_col", "d_row"))
         for rows in k.cases(job.int("m"), list(range(1, SWEEP_ROWS + 1))):
             width = window(spec, rows)
             for j in k.range(j0, j1, width):
@@ -281,7 +281,7 @@ def chunk(spec: GemmSpec) -> Function:
         count, together = k.var(k.const(1)), k.var(tile_rows)
         if spec.b is BSource.INPLACE:
             # Down the rows, tiles of one depth block differ in nothing but their place.
-            whole_depth = p0.equals(0) & p1.equals(job.int("k")) & (p1 - p0 <= step)
+            whole_depth = p0.equals(0) & p1.equals(job.int("k_groups")) & (p1 - p0 <= step)
             alike = job.int("direct").equals(1) & (p1 <= spec.element.depth_block) & whole_depth
             if bias_kind is Bias.ROW:
                 alike = alike & job.int("swap_bias").equals(0)
@@ -298,7 +298,7 @@ def chunk(spec: GemmSpec) -> Function:
         def numbers_of(operands: tuple[Ptr, Ptr], where: tuple[Int, Int, Int]) -> None:
             """Zero points, sums and scales of a tile of integers at ``(row, column, depth)``."""
             (panel, row), (i, j, p) = operands, where
-            epilogue, words = spec.epilogue, job.int("k")
+            epilogue, words = spec.epilogue, job.int("k_groups")
             if epilogue.zero_a:
                 tile.set("zero_a", job.pointer("zero_a") + i * job.int("zero_a_row"))
                 tile.set("col_sums", sums_at(spec, panel, words))
@@ -323,7 +323,7 @@ def chunk(spec: GemmSpec) -> Function:
                     kept, at_a = panel + (p - p0) * kept_row, a + (p - p0) * a_col
                     at_b = kept
                     if spec.widens_panels:
-                        at_b = a + job.int("wide_at")
+                        at_b = a + job.int("upconverted_at")
                         k.call(widen_panel(spec), kept, at_b, end - p)
                     rows_of_a, odd = k.var(at_a), k.var(k.const(0))
                     for i in k.range(i0, i1, together.value):
@@ -368,7 +368,7 @@ def chunk(spec: GemmSpec) -> Function:
         if spec.b is not BSource.INPLACE:
             tiles()
             return
-        for sweeps in k.branches(job.int("sweep").equals(1)):
+        for sweeps in k.branches(job.int("row_streaming").equals(1)):
             if sweeps:
                 k.call(along, job_at, tile_at, a, b, j0, j1, p0, p1)
             else:
@@ -414,7 +414,7 @@ def nest(spec: GemmSpec) -> Function:
         def work(t: Int) -> None:
             index, within = t // per_slice, t % per_slice
             jc0, jc1 = span(k, index // slices, job.int("cols_per_block"), job.int("n"))
-            p0, p1 = span(k, index % slices, job.int("depth_per_slice"), job.int("k"))
+            p0, p1 = span(k, index % slices, job.int("depth_per_slice"), job.int("k_groups"))
             slice_at = p0 * job.int("slice_stride")
             if spec.b is not BSource.PACKED:
                 product(k, job, thread, within, (jc0, jc1, p0, p1, slice_at))
@@ -442,7 +442,7 @@ def serial(spec: GemmSpec) -> Function:
 
     def body(k: Kernel, job_at: Ptr, thread: Int) -> None:  # noqa: ARG001  # nest's ABI
         job = JOB.view(k, job_at)
-        m, n, depth, zero = job.int("m"), job.int("n"), job.int("k"), k.const(0)
+        m, n, depth, zero = job.int("m"), job.int("n"), job.int("k_groups"), k.const(0)
         b = job.pointer("packed" if spec.b is BSource.PACKED else "b")
         k.call(run_chunk, job_at, job.pointer("a"), b, zero, m, zero, n, zero, depth)
 

@@ -58,7 +58,7 @@ def correct(
     if not epilogue.zero_b:
         return
     terms = []
-    depth = k.number(job.int("depth"), I32)
+    depth = k.number(job.int("k_numbers"), I32)
     for i in rows:
         term = k.load(tile.pointer("row_sums") + job.int("a_row") * i, I32)
         if epilogue.zero_a:

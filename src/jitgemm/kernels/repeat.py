@@ -33,7 +33,7 @@ def repeat(spec: GemmSpec) -> Function:
     def body(k: Kernel, job_at: Ptr, steps_at: Ptr, count: Int) -> None:
         job, steps = JOB.view(k, job_at), STEPS.view(k, steps_at)
         tile = TILE.view(k, k.scratch(TILE.size))
-        m, n, depth, tile_rows = (job.int(x) for x in ("m", "n", "k", "tile_rows"))
+        m, n, depth, tile_rows = (job.int(x) for x in ("m", "n", "k_groups", "tile_rows"))
         tile.set("first", 1)
         tile.set("last", 1)
         tile.set("next_row", 0)

@@ -36,11 +36,11 @@ def _sums(spec: GemmSpec) -> Function:
             k.store_int(own.ptr + at, k.load_int(job_at + at))
         fields: dict[str, IntLike] = {
             "d_row": job.int("sums_row"), "d_col": spec.unit, "direct": 1, "pack_a": 0,
-            "rows_ahead": 0, "depth_step": block, "k": _ENDLESS,
+            "rows_ahead": 0, "depth_step": block, "k_groups": _ENDLESS,
         }  # fmt: skip
         for name, value in fields.items():
             own.set(name, value)
-        m, n, depth, zero = job.int("m"), job.int("n"), job.int("k"), k.const(0)
+        m, n, depth, zero = job.int("m"), job.int("n"), job.int("k_groups"), k.const(0)
         a_col, b_row = job.int("a_col"), job.int("b_row")
         packed = job.pointer("packed") + thread * job.int("workspace_b_stride")
         for q in k.range(first, last):
@@ -116,7 +116,7 @@ def split(spec: GemmSpec) -> Function:
 
     def body(k: Kernel, job_at: Ptr, thread: Int) -> None:
         job = JOB.view(k, job_at)
-        blocks = k.ceil_div(job.int("k"), block)
+        blocks = k.ceil_div(job.int("k_groups"), block)
         per_round, ranges = job.int("round_blocks"), job.int("ranges")
         tickets = ranges + job.int("row_chunks")
         rounds = k.ceil_div(blocks, per_round)

@@ -233,7 +233,7 @@ def pack_words(spec: GemmSpec) -> Function:
         at, swap = job.pointer("b") + j0 * cs, job.int("swap_b").differs(0)
         # The caller's range of words is the whole depth: words are counted here again.
         del p0, p1
-        source = Source(at, cs, rs, j1 - j0, job.int("depth"), swap=swap)
+        source = Source(at, cs, rs, j1 - j0, job.int("k_numbers"), swap=swap)
         _Panels(k, spec, source, (target, job.int("panel_stride"))).write()
 
     params = parameters("job* target* j0 j1 p0 p1")
@@ -267,7 +267,7 @@ def copy_rows(spec: GemmSpec) -> Function:
 
     def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
         job = JOB.view(k, job_at)
-        words, depth = depth, job.int("depth")
+        words, depth = depth, job.int("k_numbers")
         stride, swap = job.int("source_col"), job.int("swap_a").differs(0)
         size = how.piece.bytes
         numbers = _Numbers(k, how.types.a, how.piece, how.flip)

@@ -20,14 +20,15 @@ from dataclasses import dataclass, replace
 from jitgemm.kernels.job import TABLES
 from jitgemm.kernels.repeat import TOGETHER
 from jitgemm.kernels.spec import BSource
-from jitgemm.planner.choices import Context, threads_for
+from jitgemm.planner.callspec import CallSpec
+from jitgemm.planner.context import Context, aligned, threads_for
 from jitgemm.planner.explain import explain
 from jitgemm.planner.folding import FIELDS, Axis, Stack
 from jitgemm.planner.machine import Machine
 from jitgemm.planner.problem import Problem
 from jitgemm.planner.route import GemmPlan, make_plan
 
-__all__ = ["AXES", "BatchPlan", "aligned", "alone_in_list", "explain_batch", "make_batch_plan"]
+__all__ = ["AXES", "BatchPlan", "aligned", "alone_in_list", "explain_batch", "make_batch_plan", "plan_call"]
 
 AXES = 4
 """Batch axes that generated code runs over; more are looped over outside."""
@@ -35,11 +36,6 @@ AXES = 4
 # What drawing a ticket and setting up a product cost, as operations (20 ns and 80 ns): a ticket
 # should hold about 8 us of work, and there should be eight per thread to even out disturbances.
 _PER_ITEM, _PER_TICKET, _TICKETS_PER_THREAD = 20_000, 2_000_000, 8
-
-
-def aligned(nbytes: int) -> int:
-    """Whole cache lines."""
-    return -(-nbytes // 64) * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ class BatchPlan:
 
     @property
     def keeps(self) -> bool:
-        """A packed B is still there for the next product (all of it, in its only slice)."""
+        """Whether a packed B is still there for the next product: all of it, in its only slice."""
         return self.packs and self.item.blocking.slices == self.item.blocking.blocks == 1
 
     @property
@@ -220,6 +216,18 @@ def make_batch_plan(problem: Problem, stack: Stack, context: Context) -> BatchPl
     repeats = whole and not tables and _repeats(item, context)
     ahead = _ahead(item, inner, context, repeats=repeats)
     return BatchPlan(stack, item, outer, inner, whole, threads, per_ticket, repeats, ahead, reason)
+
+
+def plan_call(spec: CallSpec, context: Context) -> GemmPlan | BatchPlan:
+    """Plan a call: the planner's one door.
+
+    Raises:
+        MemoryError: scratch beyond any address space.
+    """
+    problem, stack = spec.folded()
+    if not spec.batch:
+        return make_plan(problem, context)
+    return make_batch_plan(problem, stack, context)
 
 
 def explain_batch(plan: BatchPlan, machine: Machine) -> str:

@@ -11,7 +11,7 @@ Notation: element size ``e``, register tile ``mr x nr``, depth slice ``kc``, ``m
   and ``kc * nr`` of B.  Per depth step that is ``nr * e`` bytes, two cache lines, in ``mr`` cycles,
   which the L2 cache of every supported core delivers several times over.  So B micropanels live in
   L2.
-* ``mc``: the rows of A that all micropanels sweep must stay in L2 beside two micropanels (the one
+* ``mc``: the rows of A that all micropanels meet must stay in L2 beside two micropanels (the one
   in use, the one arriving) and the tiles of D passing through: ``mc * kc * e <= L2 / 4``.  A half
   was 1-2 % slower at 2048 (f32, Zen 5, 1 MiB of L2, 2026-11-30), an eighth no better than a
   quarter.
@@ -33,9 +33,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jitgemm.kernels.spec import BSource, GemmSpec
+from jitgemm.kernels.spec import GemmSpec
+from jitgemm.planner.context import Draft, ceil_div
 from jitgemm.planner.machine import Machine
-from jitgemm.planner.problem import Problem
+from jitgemm.planner.records import Part
 
 __all__ = ["Blocking", "Limits", "derive"]
 
@@ -58,13 +59,9 @@ _PANELS_PER_BLOCK = 4
 _PANELS_PER_COPY = 16
 
 
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
-
-
 @dataclass(frozen=True, slots=True)
-class Blocking:
-    """Loop bounds of the nest; the names are those of the job record."""
+class Blocking(Part):
+    """Loop bounds of the nest: a part of a job record.  Depth is in packed k-groups."""
 
     tile_rows: int
     group: int
@@ -85,11 +82,13 @@ class Blocking:
 class Limits:
     """What a route demands of the blocking."""
 
+    depth: int
+    """In packed k-groups."""
     threads: int
     tile_rows: int
     """Most rows of a microtile."""
     whole_depth: bool
-    """Every tile goes down the whole depth, because sums may not rest in the result."""
+    """Every tile goes down the whole depth, because partial sums may not spill to D."""
     one_slice: bool = False
     """B is packed over its whole depth."""
     copies_a: bool = False
@@ -100,8 +99,8 @@ class Limits:
 
 def _rows(most: int, m: int) -> int:
     """Rows of a full microtile: as few tiles as possible, all of about the same height."""
-    tiles = max(1, _ceil(m, most))
-    return max(1, _ceil(m, tiles))
+    tiles = max(1, ceil_div(m, most))
+    return max(1, ceil_div(m, tiles))
 
 
 def _depth(spec: GemmSpec, k: int) -> int:
@@ -115,7 +114,7 @@ def _slowest(
 ) -> float:
     """Estimated work of the slowest thread if chunks of ``cell`` are drawn row by row."""
     (m, n), (rows, cols) = shape, cell
-    down, across = _ceil(m, rows), _ceil(n, cols)
+    down, across = ceil_div(m, rows), ceil_div(n, cols)
     rounds, last = divmod(down * across, threads)
 
     def cost(height: int) -> float:
@@ -134,14 +133,14 @@ def _grid(
     """Microtiles per chunk, down (at most ``most``) and across, for several threads."""
     threads = limits.threads
     (m, n), (height, width) = shape, tile
-    tiles, panels = max(1, _ceil(m, height)), max(1, _ceil(n, width))
+    tiles, panels = max(1, ceil_div(m, height)), max(1, ceil_div(n, width))
     parts = range(1, _CHUNKS_PER_THREAD * threads + 1)
-    down = {_ceil(tiles, p) for p in parts if _ceil(tiles, p) <= most} | {min(tiles, most)}
+    down = {ceil_div(tiles, p) for p in parts if ceil_div(tiles, p) <= most} | {min(tiles, most)}
     # Neighbouring tickets share their rows of A, which then come from memory once: worth 3-9 % at
     # 1024 and 2048 on two threads (Zen 5, 2026-11-30), where it leaves enough columns to each.
     split = threads if panels >= _PANELS_TO_SPLIT * threads and not limits.gathers_a else 1
     fetch = _GATHER_PANELS * width if limits.gathers_a else _FETCH_COLS
-    across = {_ceil(panels, p) for p in parts if p >= split}
+    across = {ceil_div(panels, p) for p in parts if p >= split}
     return min(
         ((d, a) for d in down for a in across),
         key=lambda c: (
@@ -151,68 +150,73 @@ def _grid(
     )
 
 
-def derive(spec: GemmSpec, problem: Problem, machine: Machine, limits: Limits) -> Blocking:
+def _columns_per_block(draft: Draft, limits: Limits, kc: int, mc: int) -> int:
+    """Columns, in reals, of a B that is packed by the call: those packed at a time."""
+    spec, machine = draft.spec, draft.context.machine
+    n, threads = draft.problem.n * spec.parts, limits.threads
+    row = kc * spec.in_memory.panel_row // spec.nr  # bytes of a packed column
+    shared = min(machine.l3.size // 2, _MOST_PACKED)
+    budget = max(1, shared // row // spec.nr) * spec.nr
+    if draft.problem.m <= mc:
+        few = machine.l2.size // 8 * threads // row // spec.nr
+        least = _PANELS_PER_COPY if limits.copies_a else _PANELS_PER_BLOCK
+        budget = min(budget, max(few, least * threads) * spec.nr)
+    blocks = ceil_div(n, min(budget, max(n, 1)))
+    return ceil_div(ceil_div(n, blocks), spec.nr) * spec.nr
+
+
+def _rows_in_l2(spec: GemmSpec, machine: Machine, tile_rows: int, kc: int) -> int:
+    """Rows of A that stay in L2, as whole microtiles."""
+    return max(1, machine.l2.size // 4 // (kc * spec.unit) // tile_rows) * tile_rows
+
+
+def derive(draft: Draft, limits: Limits) -> Blocking:
     """Choose the loop bounds.
 
     Args:
-        spec: the kernel.
-        problem: the normalised problem, in the kernel's orientation.
-        machine: cache sizes.
+        draft: the problem, its kernel, cache sizes.
         limits: what the route demands.
     """
-    m, k, threads = problem.m, problem.k, limits.threads
-    size = spec.in_memory.panel_row // spec.nr  # bytes of B per column and depth step
-    n = problem.n * spec.parts  # columns are counted in reals
+    spec, m, k, threads = draft.spec, draft.problem.m, limits.depth, limits.threads
+    n = draft.problem.n * spec.parts  # columns are counted in reals
     tile_rows = _rows(limits.tile_rows, m)
-    per_call = spec.b is BSource.PACKED and problem.b is not None
-    few_rows = m <= 4 * spec.tile.mr
+    tiles = max(1, ceil_div(m, tile_rows))
+    per_call = draft.packs_b
     # Few rows meet B once: a chunk takes the whole depth and all rows, in steps that keep the part
     # of a panel its rows share in L2.
-    at_once = few_rows and not per_call
+    at_once = m <= 4 * spec.tile.mr and not per_call
     step = max(1, k if limits.whole_depth else _depth(spec, k))
     kc = max(1, k) if at_once or limits.one_slice else step
-
-    mc = max(1, machine.l2.size // 4 // (kc * spec.unit) // tile_rows) * tile_rows
-    if at_once:
-        mc = max(1, _ceil(m, tile_rows)) * tile_rows
-    nc = n
-    if per_call:
-        shared = min(machine.l3.size // 2, _MOST_PACKED)
-        budget = max(1, shared // (kc * size) // spec.nr) * spec.nr
-        if m <= mc:
-            few = machine.l2.size // 8 * threads // (kc * size) // spec.nr
-            least = _PANELS_PER_COPY if limits.copies_a else _PANELS_PER_BLOCK
-            budget = min(budget, max(few, least * threads) * spec.nr)
-        blocks = _ceil(n, min(budget, max(n, 1)))
-        nc = _ceil(_ceil(n, blocks), spec.nr) * spec.nr
-    blocks = max(1, _ceil(n, nc))
+    mc = tiles * tile_rows
+    if not at_once:
+        mc = _rows_in_l2(spec, draft.context.machine, tile_rows, kc)
+    nc = _columns_per_block(draft, limits, kc, mc) if per_call else n
 
     group = spec.tile.group_for(tile_rows)
-    width = spec.nr * group
-    tiles = max(1, _ceil(m, tile_rows))
     cols_per_chunk, rows_per_chunk = max(nc, 1), mc
     if threads > 1:
-        tall, wide = _grid((m, nc), (tile_rows, width), mc // tile_rows, limits)
-        rows_per_chunk, cols_per_chunk = tall * tile_rows, wide * width
+        tile = tile_rows, spec.nr * group
+        tall, wide = _grid((m, nc), tile, mc // tile_rows, limits)
+        rows_per_chunk, cols_per_chunk = tall * tile[0], wide * tile[1]
     rows_per_chunk = min(rows_per_chunk, tiles * tile_rows)
 
     pack_chunks, pack_cols = 0, spec.nr
     if per_call:
-        panels = _ceil(nc, spec.nr)
-        pack_cols = _ceil(panels, 1 if threads == 1 else _CHUNKS_PER_THREAD * threads) * spec.nr
-        pack_chunks = _ceil(nc, pack_cols)
+        tickets = 1 if threads == 1 else _CHUNKS_PER_THREAD * threads
+        pack_cols = ceil_div(ceil_div(nc, spec.nr), tickets) * spec.nr
+        pack_chunks = ceil_div(nc, pack_cols)
     return Blocking(
         tile_rows=tile_rows,
         group=group,
         rows_per_chunk=rows_per_chunk,
-        row_chunks=_ceil(m, rows_per_chunk),
+        row_chunks=ceil_div(m, rows_per_chunk),
         cols_per_chunk=cols_per_chunk,
-        col_chunks=_ceil(nc, cols_per_chunk),
+        col_chunks=ceil_div(nc, cols_per_chunk),
         depth_per_slice=kc,
-        slices=max(1, _ceil(k, kc)),
+        slices=max(1, ceil_div(k, kc)),
         depth_step=step,
         cols_per_block=nc,
-        blocks=blocks,
+        blocks=max(1, ceil_div(n, nc)),
         pack_chunks=pack_chunks,
         pack_cols=pack_cols,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from jitgemm.isa.matrix import TILE_WORDS
 from jitgemm.kernels.dot import lane_count
 from jitgemm.planner.machine import Machine
-from jitgemm.planner.route import GemmPlan
+from jitgemm.planner.problem import Problem
+from jitgemm.planner.route import Dot, GemmPlan
 
 __all__ = ["explain"]
 
@@ -17,42 +18,55 @@ def _bytes(n: int) -> str:
     return f"{n} bytes"
 
 
+def _moved(p: Problem) -> int:
+    """Bytes of A, B and D."""
+    a, b, d = (x.bytes * p.parts for x in (p.types.a, p.types.b, p.types.out))
+    return p.m * p.k * a + p.k * p.n * b + p.m * p.n * d
+
+
+def _balance(plan: GemmPlan) -> float:
+    """Operations of a core per byte it reads from memory: estimates."""
+    # About 64 f32 operations per cycle, for each number of a k-group, and 4 bytes.  A matrix unit
+    # does about eight times as many.
+    how = plan.spec.arithmetic
+    numbers = 1 if how is None else how.group * (8 if how.tiles else 1)
+    return 16 * 4 / plan.spec.element.bytes * numbers
+
+
 def _bound(plan: GemmPlan, machine: Machine) -> str:
     """Compute or memory: compare the arithmetic with the bytes that must come from beyond L2."""
-    p, size = plan.problem, plan.spec.unit
-    moved = (p.m * p.k + p.k * p.n + p.m * p.n) * size
-    intensity = p.operations / max(1, moved)
+    moved = _moved(plan.problem)
+    intensity = plan.problem.operations / max(1, moved)
     if moved <= machine.l2.size:
         return f"compute: {_bytes(moved)} of operands fit in L2"
-    # A core does about 64 f32 operations per cycle and reads about 4 bytes per cycle from memory.
-    balance = 16 * 4 / plan.spec.element.bytes
-    kind = "compute" if intensity >= balance else "memory"
+    kind = "compute" if intensity >= _balance(plan) else "memory"
     return f"{kind}: {intensity:.1f} operations per byte over {_bytes(moved)} of operands"
 
 
 def _sum(plan: GemmPlan) -> str:
     """The order of the sum."""
-    k, block = plan.problem.k, plan.spec.element.depth_block
-    if plan.dot:
+    block, groups = plan.spec.element.depth_block, plan.k_groups
+    if isinstance(plan.route, Dot):
         lanes = lane_count(plan.spec)
-        blocks = -(-k // (lanes * block))
+        blocks = -(-groups // (lanes * block))
         return f"{lanes} lanes of at most {block} per block, added in halves; {blocks} block(s)"
-    chains = max(1, -(-k // block))
+    chains = max(1, -(-groups // block))
     if plan.spec.tiles and not plan.spec.element.integral:
-        tiles = f"tiles of {TILE_WORDS} words, each an even and an odd chain"
+        tiles = f"tiles of {TILE_WORDS} k-groups, each an even and an odd chain"
         return f"{chains} block(s) of at most {block // TILE_WORDS} {tiles}, in ascending order"
-    return f"{chains} chain(s) of at most {block} over k, added in ascending order"
+    how = plan.spec.arithmetic
+    steps = "" if how is None or how.group == 1 else f" k-groups of {how.group}"
+    return f"{chains} chain(s) of at most {block}{steps} over k, added in ascending order"
 
 
-def explain(plan: GemmPlan, machine: Machine) -> str:
-    """Say what a plan does and why."""
+def _loops(plan: GemmPlan) -> list[str]:
+    """The register tile and the blocking, of routes that have them."""
     p, b, spec = plan.problem, plan.blocking, plan.spec
-    depth = p.depth or p.k  # numbers, where k counts words
-    lines = [
-        f"product   {spec.type_name} {p.m} x {depth} @ {depth} x {p.n}"
-        + (" (operands exchanged)" if plan.swapped else "")
-        + f", epilogue {p.epilogue}",
-        f"kernel    {spec.symbol}",
+    if isinstance(plan.route, Dot):
+        return []
+    how = spec.arithmetic
+    group = 1 if how is None else how.group
+    return [
         (
             f"tile      {b.tile_rows} x {b.group * spec.nr} of at most {spec.tile.mr} x {spec.nr}"
             f" ({spec.tile.nr_regs} vectors of {spec.lanes}, {b.group} micropanel(s) at once)"
@@ -60,10 +74,22 @@ def explain(plan: GemmPlan, machine: Machine) -> str:
         (
             f"blocking  rows {min(b.rows_per_chunk, p.m)},"
             f" columns {min(b.cols_per_chunk // spec.parts, p.n)},"
-            f" depth {b.depth_per_slice};"
+            f" depth {min(b.depth_per_slice * group, p.k)};"
             f" {b.blocks} column block(s), {b.slices} depth slice(s),"
             f" {b.row_chunks * b.col_chunks} chunk(s) each"
         ),
+    ]
+
+
+def explain(plan: GemmPlan, machine: Machine) -> str:
+    """Say what a plan does and why."""
+    p, spec = plan.problem, plan.spec
+    lines = [
+        f"product   {spec.type_name} {p.m} x {p.k} @ {p.k} x {p.n}"
+        + (" (operands exchanged)" if plan.swapped else "")
+        + f", epilogue {p.epilogue}",
+        f"kernel    {spec.symbol}",
+        *_loops(plan),
         f"sum       {_sum(plan)}",
         *(f"because   {reason}" for reason in plan.reasons),
         f"threads   {plan.threads}",

@@ -18,7 +18,7 @@ class Operand:
     row: int
     col: int
     foreign: bool = False
-    """Its bytes are in the other order than this machine's."""
+    """Its bytes are in the other order than this machine's: read and written byte-swapped."""
 
     @property
     def transposed(self) -> Operand:
@@ -33,9 +33,14 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``d[m, n] = act(alpha * a[m, k] @ b[k, n] + beta * c[m, n] + bias)``."""
+    """``d[m, n] = act(alpha * a[m, k] @ b[k, n] + beta * c[m, n] + bias)``.
+
+    ``m``, ``n`` and ``k`` count numbers, whatever their types: how many of them a kernel takes at a
+    time along ``k`` is the plan's affair (``GemmPlan.k_groups``).
+    """
 
     element: ElementType
+    """The type of the sums, of their real components if complex."""
     m: int
     n: int
     k: int
@@ -49,15 +54,13 @@ class Problem:
     in_place: bool = False
     """C and D are the same memory."""
     parts: int = 1
-    """Reals per number: 2 for complex; ``element`` is the type of the parts."""
+    """Real components per number: 2 for complex."""
     exchanged: bool = False
     """A and B are the caller's B and A, both transposed."""
     strict: bool = False
     """No route may have an order of its own."""
-    depth: int = 0
-    """Numbers along k where ``k`` counts words; set by the planner."""
     mixed: Types | None = None
-    """Types of the operands; nothing: all are numbers of ``element``, the type of the sums."""
+    """Operand dtypes; ``None``: all are numbers of ``element``, the type of the sums."""
 
     @property
     def unit(self) -> int:
@@ -66,7 +69,7 @@ class Problem:
 
     @property
     def types(self) -> Types:
-        """Types of the operands' numbers (their parts, if complex)."""
+        """Operand dtypes (of their real components, if complex)."""
         return self.mixed or Types.of(self.element)
 
     @property

@@ -1,23 +1,25 @@
-"""Loop bounds of a product whose depth is shared among threads (``kernels.split``)."""
+"""The route that shares the depth among threads (``kernels.split``)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jitgemm.kernels.spec import BSource, GemmSpec
-from jitgemm.planner.machine import Machine
-from jitgemm.planner.problem import Problem
+from jitgemm.kernels.split import split
+from jitgemm.lang.core import Function
+from jitgemm.planner.blocking import Blocking, Limits, derive
+from jitgemm.planner.context import Draft, aligned, ceil_div
+from jitgemm.planner.records import Modes, Panels, Part, WalkA
 
-__all__ = ["Split", "split_bounds"]
+__all__ = ["Split", "SplitDepth", "split_bounds"]
 
-_LINE = 64
 # Ranges of depth per thread and round: enough to even out disturbances.
 _RANGES_PER_THREAD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """Rounds of depth blocks; the names are those of the job record."""
+class Split(Part):
+    """Rounds of depth blocks: a part of a job record."""
 
     round_blocks: int
     ranges: int
@@ -32,34 +34,84 @@ class Split:
         return (self.round_blocks + 1) * self.sums_stride
 
 
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def split_bounds(spec: GemmSpec, problem: Problem, machine: Machine, threads: int) -> Split:
+def split_bounds(draft: Draft) -> Split:
     """Choose them: the block sums of a round stay in the threads' L2 caches, at most half of each.
 
     Args:
-        spec: the kernel.
-        problem: the problem in the kernel's orientation.
-        machine: cache sizes.
-        threads: how many share the work.
+        draft: the problem, its kernel, how many threads share the work.
     """
+    spec, problem, threads = draft.spec, draft.problem, draft.threads
     block = spec.element.depth_block
-    blocks = max(1, _ceil(problem.k, block))
+    blocks = max(1, ceil_div(problem.k, block))
     row = problem.n * problem.unit
-    stride = _ceil(problem.m * row, _LINE) * _LINE
-    fit = threads * machine.l2.size // 2 // stride
+    stride = aligned(problem.m * row)
+    fit = threads * draft.context.machine.l2.size // 2 // stride
     per_round = min(blocks, max(fit, _RANGES_PER_THREAD * threads))
-    range_blocks = _ceil(per_round, 1 if threads == 1 else _RANGES_PER_THREAD * threads)
+    range_blocks = ceil_div(per_round, 1 if threads == 1 else _RANGES_PER_THREAD * threads)
     packed = 0
     if spec.b is BSource.PACKED:
-        packed = _ceil(problem.n * problem.parts, spec.nr) * spec.panel_row * block
+        packed = ceil_div(problem.n * problem.parts, spec.nr) * spec.panel_row * block
     return Split(
         round_blocks=per_round,
-        ranges=_ceil(per_round, range_blocks),
+        ranges=ceil_div(per_round, range_blocks),
         range_blocks=range_blocks,
         sums_row=row,
         sums_stride=stride,
         workspace_b_stride=packed,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitDepth:
+    """A small result with a deep sum: block sums by ranges of depth, then added in order."""
+
+    bounds: Split
+    blocking: Blocking
+    """Within a depth block; chunks of rows are those of adding block sums."""
+    a: WalkA
+    """Block sums take the place of packed rows of A, which is read in place."""
+    b: Panels
+    workspace_b: int
+    """Bytes of packed B: each thread packs a depth block for itself."""
+    reasons: tuple[str, ...]
+
+    @classmethod
+    def plan(cls, draft: Draft) -> SplitDepth:
+        """Plan the product so."""
+        problem, spec, threads = draft.problem, draft.spec, draft.threads
+        bounds, block = split_bounds(draft), spec.element.depth_block
+        # Within a depth block everything is as in a product that is no deeper.
+        blocking = derive(draft, Limits(block, 1, spec.tile.mr, whole_depth=True))
+        rows = ceil_div(problem.m, threads)
+        blocking = replace(blocking, rows_per_chunk=rows, row_chunks=ceil_div(problem.m, rows))
+        panel = spec.panel_row * block
+        if spec.b is not BSource.PACKED:
+            assert problem.b is not None
+            panel = spec.nr // spec.parts * problem.b.col
+        per_thread = aligned(ceil_div(bounds.sums_bytes, threads))
+        why = (
+            f"depth: {problem.m} x {problem.n} sums of {bounds.round_blocks} blocks at a time,"
+            f" in {bounds.ranges} ranges, then added in ascending order"
+        )
+        return cls(
+            bounds=bounds,
+            blocking=blocking,
+            a=WalkA.in_place(problem, blocking.tile_rows, per_thread),
+            b=Panels(panel),
+            workspace_b=aligned(threads * bounds.workspace_b_stride),
+            reasons=(why,),
+        )
+
+    @property
+    def workspace_a_stride(self) -> int:
+        """Bytes of scratch per thread."""
+        return self.a.workspace_a_stride
+
+    @property
+    def records(self) -> tuple[Part, ...]:
+        """The route's part of a job record."""
+        return self.blocking, self.bounds, self.a, self.b, Modes(direct=True)
+
+    def kernel(self, spec: GemmSpec, threads: int) -> Function:  # noqa: ARG002  # as other routes
+        """What does the whole product."""
+        return split(spec)

@@ -36,6 +36,7 @@ BATCH = Record(
     "scratch", "scratch_stride",  # of all workers, and from one to the next
     "scratch_a",  # where packed A begins in a worker's
     "places_b",  # 1: B is packed into scratch
+    "b_packed",  # 1: B is prepacked, each product's its own or all the same
     "keeps",  # packing tickets to leave out where B is the one packed before; 0: pack always
     *(f"ahead_{field}" for field in AHEAD),  # bytes of a product to fetch early; 0: none
     "tables",  # 1: products have numbers per row or column of their own
@@ -135,6 +136,8 @@ class _Products:
         for _ in k.range(0, count):
             for field in OPERANDS:
                 self._take(field, pointers[field], self.steps.int(field))
+            for _ in k.when(self.batch.int("b_packed").differs(0)):
+                own.job.set("packed", own.job.pointer("b"))
             for _ in k.when(self.batch.int("tables").differs(0)):
                 for field in TABLES:
                     self._take(field, pointers[field], self.batch.int(f"{field}_{_LAST}"))

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from jitgemm.kernels.job import JOB, TABLES
+from jitgemm.kernels.job import TABLES
 from jitgemm.kernels.repeat import repeat
-from jitgemm.planner.batching import AXES, BatchPlan
+from jitgemm.planner.batching import AXES, BatchPlan, explain_batch
 from jitgemm.planner.folding import FIELDS
+from jitgemm.runtime import jobs
 from jitgemm.runtime.batch_code import BATCH
 from jitgemm.runtime.data import Scalars, Tables
-from jitgemm.runtime.driver import Executable, Span
+from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine, record_array
+from jitgemm.runtime.jobs import ADDRESSES, Span
 from jitgemm.runtime.memory import Workspace, address
+from jitgemm.runtime.operands import Operands
 
 __all__ = ["BatchExecutable", "job_slot"]
 
 
-def job_slot(field: str) -> int:
-    """The slot in a batch record of a field of its job."""
-    return BATCH.slot("job_0") + JOB.slot(field)
+_JOB = BATCH.slot("job_0")
+
+
+def job_slot(name: str) -> int:
+    """The slot in a batch record of an address of its job."""
+    return _JOB + ADDRESSES[name]
 
 
 def _moved(span: Span, by: int) -> Span:
@@ -37,6 +43,15 @@ class BatchExecutable:
             self.engine.pool.ensure(plan.threads)
         self.template = self._template()
 
+    @property
+    def one(self) -> Executable:
+        """What runs one product."""
+        return self.item
+
+    def explain(self) -> str:
+        """What it does and why, in words."""
+        return explain_batch(self.plan, self.engine.machine)
+
     def _template(self) -> np.ndarray:
         plan, item = self.plan, self.plan.item
         batch = record_array(BATCH.slots)
@@ -52,6 +67,7 @@ class BatchExecutable:
             "scratch_a": item.workspace_b,
             "places_b": int(item.workspace_b > 0),
             "tables": int(plan.tables),
+            "b_packed": int(item.problem.b is None),
             "keeps": item.blocking.pack_chunks if plan.keeps else 0,
             **{f"count_{i}": 1 for i in range(AXES)},
             **{f"ahead_{field}": size for field, size in plan.ahead},
@@ -62,8 +78,7 @@ class BatchExecutable:
                 values[f"{field}_{i}"] = stride
         for name, value in values.items():
             batch[BATCH.slot(name)] = value
-        start = BATCH.slot("job_0")
-        batch[start : start + JOB.slots] = self.item.template
+        jobs.job_in(batch, _JOB)[:] = self.item.template
         return batch
 
     def record(self, scalars: Scalars | None) -> tuple[np.ndarray, Tables]:
@@ -75,19 +90,15 @@ class BatchExecutable:
         batch = self.template.copy()
         if scalars is None:
             return batch, {}
-        start = BATCH.slot("job_0")
-        tables = self.item.data.write(batch[start : start + JOB.slots], scalars)
-        return batch, tables
+        return batch, self.item.data.write(jobs.job_in(batch, _JOB), scalars)
 
-    def run(self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None) -> None:
-        """Do all products.
-
-        Args:
-            spans: the operands of the first product, by job field, in the plan's orientation.
-            scalars: the data of this call, in the caller's orientation.
-            workspace: scratch to use; ``None``: that which all calls share.
-        """
-        plan = self.plan
+    def run(self, operands: Operands) -> None:
+        """Do all products."""
+        plan, scalars, workspace = self.plan, operands.scalars, operands.workspace
+        spans = operands.spans(plan.item.problem)
+        if "packed" in spans:
+            # The place of a packed B follows that of B.
+            spans["b"] = spans["packed"]
         if plan.item.spec.isa.interpreted:
             self._one_by_one(spans, scalars, workspace)
             return
@@ -104,12 +115,13 @@ class BatchExecutable:
         pool, threads = self.engine.pool, self.plan.threads
         if threads > 1:
             pool.ensure(threads)
+        job = jobs.job_in(record, _JOB)
         first = {name: span.address for name, span in spans.items()}
-        first |= {name: int(record[job_slot(name)]) for name in TABLES}
+        first |= {name: jobs.address_in(job, name) for name in TABLES}
         for offsets in self.plan.offsets():
             record[BATCH.slot("cursor")] = 0
-            for name, at in first.items():
-                record[job_slot(name)] = at + offsets.get(name, 0)
+            moved = {name: at + offsets.get(name, 0) for name, at in first.items()}
+            jobs.set_addresses(job, moved)
             self.engine.run_batch(int(pool.words[0]), address(record.view(np.uint8)))
 
     def _one_by_one(
@@ -124,6 +136,7 @@ class BatchExecutable:
                 for i, axis in zip(index, self.plan.axes, strict=True):
                     for field, stride in zip(FIELDS, axis.strides, strict=True):
                         steps[field] += i * stride
-                moved = {name: _moved(s, steps.get(name, 0)) for name, s in spans.items()}
+                steps["packed"] = steps["b"]
+                moved = {name: _moved(s, steps[name]) for name, s in spans.items()}
                 own = mine.of_item({name: steps[name] for name in TABLES})
-                self.item.run(moved, own.exchanged if swapped else own, workspace)
+                self.item.start(moved, own.exchanged if swapped else own, workspace)

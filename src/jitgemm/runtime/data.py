@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jitgemm.kernels.job import DATA, JOB, TABLES
+from jitgemm.kernels.job import DATA, TABLES
 from jitgemm.kernels.spec import Scale
 from jitgemm.planner.route import GemmPlan
+from jitgemm.runtime.jobs import set_data as put
 from jitgemm.runtime.numpy_abi import data_address
 
 __all__ = ["DataLayout", "Factors", "Scalars", "Tables", "put"]
 
-_START = JOB.slot(DATA[0])
 _NARROW_SCALE = 1 - 2.0**-20
 
 Tables = dict[str, np.ndarray]
@@ -213,8 +213,3 @@ def _pack_complex(pack: Callable[..., bytes], factors: Factors, *, swapped: bool
 def _spread(x: np.ndarray, count: int) -> np.ndarray:
     """One number per column, side by side; those of a stack's products are so already."""
     return x if x.ndim > 1 or x.size == count else np.full(count, x[0], x.dtype)
-
-
-def put(job: np.ndarray, record: bytes) -> None:
-    """Put a call's record into its job."""
-    job[_START : _START + len(DATA)] = np.frombuffer(record, np.int64)

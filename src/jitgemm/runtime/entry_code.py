@@ -152,7 +152,7 @@ class _Preparing:
                 # Reals twice, then minus the imaginary part, and that part.
                 k.store(job.at(name) + element.bytes, real)
                 imag = k.convert(args.scalar(f"{name}_imag", F64), element)
-                turn = job.at(f"{name}_turn")
+                turn = job.at(f"{name}_imag")
                 k.store(turn, k.op("sub", k.zero(element, 1), imag))
                 k.store(turn + element.bytes, imag)
                 bits = args.int(f"{name}_imag")

@@ -7,14 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from jitgemm.kernels.job import JOB
-from jitgemm.planner.batching import aligned
+from jitgemm.planner.callspec import CallSpec
+from jitgemm.planner.context import aligned
 from jitgemm.planner.route import GemmPlan
 from jitgemm.runtime.batch_code import LIST, TASK
 from jitgemm.runtime.data import Tables
+from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine, record_array
+from jitgemm.runtime.executables import executable_for
+from jitgemm.runtime.jobs import set_operands
 from jitgemm.runtime.memory import Workspace, address
+from jitgemm.runtime.operands import Operands
 
-__all__ = ["Listed", "run_list"]
+__all__ = ["Listed", "listed", "run_list"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,16 @@ class Listed:
     job: np.ndarray
     tables: Tables
     """What the job refers to besides operands."""
+
+
+def listed(spec: CallSpec, operands: Operands) -> Listed:
+    """A product of matrices, planned for one thread, as one of a list."""
+    executable = executable_for(spec)
+    assert isinstance(executable, Executable)
+    job = executable.template.copy()
+    set_operands(job, operands.spans(executable.plan.problem))
+    tables = executable.data.write(job, operands.scalars)
+    return Listed(executable.plan, executable.address, job, tables)
 
 
 def run_list(products: list[Listed], threads: int, workspace: Workspace | None) -> None:

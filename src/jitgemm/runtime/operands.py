@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from jitgemm.planner.problem import Problem
 from jitgemm.runtime.data import Scalars
-from jitgemm.runtime.driver import Span
+from jitgemm.runtime.jobs import Span
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.numpy_abi import data_address
 from jitgemm.runtime.packed import Packed

@@ -180,11 +180,12 @@ class _Small:
         job = JOB.view(k, k.scratch(JOB.size))
         row = self.depth * size
         common: dict[str, Int | int] = {
-            "k": self.depth, "depth_step": self.depth, "a_row": row, "a_col": size,
+            "k_groups": self.depth, "depth_step": self.depth, "a_row": row, "a_col": size,
             "d_col": size, "alpha": self.field("one"), "direct": 1, "source_row": 0,
             "source_col": 0,
             **dict.fromkeys(
-                ("pack_a", "rows_ahead", "sweep", "apart", "swap_a", "swap_b", "swap_d"), 0
+                ("pack_a", "rows_ahead", "row_streaming", "staggered",
+                 "swap_a", "swap_b", "swap_d"), 0
             ),
         }  # fmt: skip
         for name, value in common.items():
