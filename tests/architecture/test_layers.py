@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import jitgemm
-from jitgemm.api import product, stubs
+from jitgemm.api import stubs
 from jitgemm.isa import tables
 from jitgemm.isa.tables import INTERPRETER, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64
@@ -25,6 +25,7 @@ from jitgemm.jit.target import available
 from jitgemm.kernels import registry
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec, Tile
 from jitgemm.runtime import engine as engines
+from jitgemm.runtime import executables
 from oracle import ROOT, documented, equal, exact_gemm, integers, reals, run_python, same_bits
 
 PACKAGE = Path(jitgemm.__file__).parent
@@ -203,7 +204,7 @@ def outsiders() -> Iterator[None]:
     for key in set(compiler._store.units) - units:
         del compiler._store.units[key]
     stubs.forget()
-    product._cache.clear()
+    executables.forget()
 
 
 TOY_TILE = Tile(mr=3, nr_regs=3, groups=((1, 3), (2, 1)))
@@ -217,7 +218,7 @@ def _toy(**fields: Any) -> Isa:
 def _use(isa: Isa) -> None:
     engines.engine().isa = isa
     stubs.forget()
-    product._cache.clear()
+    executables.forget()
 
 
 @pytest.mark.parametrize(

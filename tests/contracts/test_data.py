@@ -20,10 +20,9 @@ import numpy as np
 import pytest
 
 import jitgemm
-from jitgemm.api import batched, keeping, product
 from jitgemm.api.activations import LeakyRelu
 from jitgemm.kernels import job
-from jitgemm.runtime import batches, data
+from jitgemm.runtime import batches, data, executables, keeping
 from oracle import exact_gemm, forget_plans, integers, run_python, same_bits
 
 Array = np.ndarray[Any, Any]
@@ -122,8 +121,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is planned or made from here on."""
     found: list[str] = []
     for module, name in (
-        (product, "make_plan"), (batched, "make_batch_plan"),
-        (batches, "Executable"), (product, "Executable"),
+        (executables, "plan_call"), (batches, "Executable"), (executables, "Executable"),
     ):  # fmt: skip
         real = getattr(module, name)
 

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import jitgemm
-from jitgemm.api import product
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit.target import available
 from jitgemm.kernels.spec import BSource
+from jitgemm.planner import batching
 from jitgemm.planner import route as planner
 from jitgemm.planner.route import (
     Blocked,
@@ -269,7 +269,7 @@ def test_c01_the_routes_are_all_there_are(kind: Any, monkeypatch: pytest.MonkeyP
         plans.append(make_plan(problem, context))
         return plans[-1]
 
-    monkeypatch.setattr(product, "make_plan", recording)
+    monkeypatch.setattr(batching, "make_plan", recording)
     for machine, values, threads in ((None, {}, 1), (TINY, MANY_PIECES, 2)):
         with another_machine(machine, **values), jitgemm.threads(threads):
             for route, (m, n), k in itertools.product(PLAIN_ROUTES.values(), SIZES, DEPTHS):

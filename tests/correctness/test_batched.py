@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import jitgemm
+from jitgemm.api.call import Call
+from jitgemm.api.keywords import Options
 from oracle import Guarded, equal, forget_plans, pairwise, reals, same_bits
 
 Array = np.ndarray[Any, Any]
@@ -220,10 +222,8 @@ def test_overlap_with_an_input(number: Any, rng: np.random.Generator) -> None:
 
 def test_out_beside_its_input_is_no_overlap(rng: np.random.Generator) -> None:
     raw, b = numbers(rng, (6, 5, 10), np.float32), numbers(rng, (5, 5), np.float32)
-    product = jitgemm.api.batched.StackedProduct(
-        raw[..., :5], b, raw[..., 5:], jitgemm.api.product.Options()
-    )
-    assert not product.copied
+    call = Call(raw[..., :5], b, Options(out=raw[..., 5:]))
+    assert not call.target()[1]
 
 
 @pytest.mark.parametrize("shapes", SHAPES[:9], ids=_ids)

@@ -13,7 +13,6 @@ from jitgemm.api.operands import (
     Array,
     check_output,
     check_type,
-    describe,
     misplaced,
     native,
     new_result,
@@ -241,9 +240,7 @@ class Call:
         """Its memory."""
         d = self._matrices(target)
         request = self.request
-        return Operands(
-            self.a, self.b, d, self.c, self.bias, request.scalars, request.workspace
-        )
+        return Operands(self.a, self.b, d, self.c, self.bias, request.scalars, request.workspace)
 
     def compute(self, target: Array, threads: int) -> None:
         """Compute the product into memory that lies apart from what is read."""

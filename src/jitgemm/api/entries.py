@@ -19,7 +19,15 @@ from jitgemm.runtime.batches import BatchExecutable
 from jitgemm.runtime.calls import EntryTable, plan_record
 from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine, knob
-from jitgemm.runtime.entry_code import AS_PLANNED, BATCHED, BOUND, FACTOR_KINDS, GIVEN, PACKED, SINGLE
+from jitgemm.runtime.entry_code import (
+    AS_PLANNED,
+    BATCHED,
+    BOUND,
+    FACTOR_KINDS,
+    GIVEN,
+    PACKED,
+    SINGLE,
+)
 from jitgemm.runtime.executables import executable_for
 from jitgemm.runtime.jobs import ADDRESSES
 from jitgemm.runtime.operands import address_of
@@ -160,7 +168,8 @@ def _lasts(x: object) -> bool:
 
 def _may_stay(operands: list[Any], options: Options, call: Call) -> bool:
     """Whether calls like this one can be told by their signature, now and for as long as it is
-    kept."""
+    kept.
+    """
     for x in operands:
         if type(x) is np.ndarray:
             if x.dtype is not np.dtype(x.dtype.type) or x.ndim > DIMENSIONS:
@@ -171,7 +180,9 @@ def _may_stay(operands: list[Any], options: Options, call: Call) -> bool:
         return False
     if call.sums.integral and not type(options.alpha) is type(options.beta) is int:
         return False
-    if any(x is not None and type(x) is not int for x in (options.a_zero_point, options.b_zero_point)):
+    if any(
+        x is not None and type(x) is not int for x in (options.a_zero_point, options.b_zero_point)
+    ):
         return False
     return all(map(_lasts, _kept(options)))
 
@@ -230,7 +241,9 @@ def bound_plan(
     planned = _planned(call, threads)
     if planned is None:
         return None
-    arrays = [x for x in (*operands, call.c, call.bias, planned.target) if isinstance(x, np.ndarray)]
+    arrays = [
+        x for x in (*operands, call.c, call.bias, planned.target) if isinstance(x, np.ndarray)
+    ]
     if not all(type(x) is np.ndarray and x.dtype.isnative for x in arrays):
         return None
     words = e.words(*operands), e.words(planned.target)

@@ -30,8 +30,8 @@ from jitgemm.planner.batching import alone_in_list
 from jitgemm.planner.context import aligned, threads_for
 from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.engine import engine, started
-from jitgemm.runtime.list_code import list_scratch
 from jitgemm.runtime.executables import executable_for
+from jitgemm.runtime.list_code import list_scratch
 from jitgemm.runtime.lists import Listed, listed, run_list
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import Packed
@@ -245,7 +245,9 @@ def _remember(problems: list[_Problem], options: Options, threads: int) -> None:
     e = started()
     if e is None or e.calls is None:
         return
-    keywords = {x: y for x, y in options.changed().items() if x not in ("workspace", "out", "c", "bias")}
+    keywords = {
+        x: y for x, y in options.changed().items() if x not in ("workspace", "out", "c", "bias")
+    }
     stride = 0
     for p in problems:
         if p.copied or p.call.empty or p.call.blas:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jitgemm.api.operands import Array, plain
 from jitgemm.api.keywords import Options
+from jitgemm.api.operands import Array, plain
 from jitgemm.errors import message
 from jitgemm.runtime.packed import Packed
 

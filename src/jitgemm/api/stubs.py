@@ -82,7 +82,6 @@ class CallStub(np.ndarray):
         return importlib.import_module, (_PACKAGE,)
 
 
-
 def _forward() -> int:
     """A C function that passes arguments on to the callable object before them."""
     return ctypes.cast(ctypes.pythonapi.PyObject_Vectorcall, ctypes.c_void_p).value or 0
@@ -111,7 +110,9 @@ def with_keywords(function: F) -> F:
     (declared,) = typing.get_args(typing.get_type_hints(function)[last.name])
     usual = defaults()
     named = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual[name], annotation=kind)
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=usual[name], annotation=kind
+        )
         for name, kind in typing.get_type_hints(declared).items()
     ]
     function.__signature__ = said.replace(parameters=[*others, *named])  # type: ignore[attr-defined]

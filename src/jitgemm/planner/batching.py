@@ -28,7 +28,15 @@ from jitgemm.planner.machine import Machine
 from jitgemm.planner.problem import Problem
 from jitgemm.planner.route import GemmPlan, make_plan
 
-__all__ = ["AXES", "BatchPlan", "aligned", "alone_in_list", "explain_batch", "make_batch_plan", "plan_call"]
+__all__ = [
+    "AXES",
+    "BatchPlan",
+    "aligned",
+    "alone_in_list",
+    "explain_batch",
+    "make_batch_plan",
+    "plan_call",
+]
 
 AXES = 4
 """Batch axes that generated code runs over; more are looped over outside."""

@@ -105,9 +105,7 @@ class CallSpec:
     def types(self) -> Types:
         """Types of the operands' numbers."""
         c, bias = (self.sums if x is None else x.element for x in (self.c, self.bias))
-        return Types(
-            self.a.element, self.b.element, c, bias, self.d.element, self.options.bf16_dot
-        )
+        return Types(self.a.element, self.b.element, c, bias, self.d.element, self.options.bf16_dot)
 
     @property
     def mixed(self) -> Types | None:

@@ -72,9 +72,7 @@ def _missed() -> NativeFunction:
         function, total = FUNCTION.view(k, function_at), k.var(count)
         for _ in k.when(~k.is_null(names)):
             total.value = total.value + k.load_int(names + SIZE)
-        k.leave_when(
-            total.value >= _ARGUMENTS, lambda: _to_python(k, function, args, count, names)
-        )
+        k.leave_when(total.value >= _ARGUMENTS, lambda: _to_python(k, function, args, count, names))
         size = k.address(end) - k.address(words)
         said = k.external("PyBytes_FromStringAndSize", "ptr", words, size)
         assert isinstance(said, Ptr)

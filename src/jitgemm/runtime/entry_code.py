@@ -73,6 +73,7 @@ ENTRY = Record(
 )  # fmt: skip
 """One planned call.  Its work record is copied for each call."""
 
+
 def _apart(k: SystemKernel, entry: View, name: str, x: Ptr, d: Ptr) -> Cond:
     """Whether the bytes of an operand at ``x`` do not meet those of the result at ``d``."""
     at, out = k.address(x), k.address(d)

@@ -188,9 +188,7 @@ class _List:
         """The entry of a product."""
         k, it = self.k, self.it
         number = it.function.int("number")
-        end = k.result_of(
-            signature(), self.calls.ptr, self.one.ptr, words, number, it.named.value
-        )
+        end = k.result_of(signature(), self.calls.ptr, self.one.ptr, words, number, it.named.value)
         assert isinstance(end, Ptr)
         self.leave(k.is_null(end))
         at = k.result_of(find(), self.calls.ptr, words, end)
