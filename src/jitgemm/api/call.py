@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -192,8 +193,8 @@ class Call:
     @property
     def operations(self) -> int:
         """Arithmetic operations; 0 if there are none."""
-        size, k = int(np.prod(self.full, dtype=object)), self.a.shape[-1]
-        return 2 * size * max(k, 1) * self.parts**2
+        k, parts = int(self.a.shape[-1]), int(self.parts)
+        return int(2 * math.prod(self.full) * max(k, 1) * parts**2)
 
     def target(self) -> tuple[Array, bool]:
         """Where the result is computed, and whether it must be copied to ``out`` afterwards."""

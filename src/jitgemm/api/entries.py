@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,7 @@ def _place(planned: _Planned, name: str) -> int:
 def _entry(
     signature: bytes,
     planned: _Planned,
-    bound: dict[str, Array | Packed],
+    bound: Mapping[str, Array | Packed],
     shape: tuple[int, ...],
     keep: Any,
     *,
@@ -152,24 +152,22 @@ def _entry(
 
 def _lasts(x: object) -> bool:
     """Whether an option may be kept: it is a value, and the same object the next time."""
-    kind = type(x)
+    kind: Any = type(x)
     if x is None or x is NUMPY or kind is bool or kind is int:
         return True
-    if kind is str:
-        return sys.intern(x) is x  # type: ignore[arg-type]
+    if kind is str and isinstance(x, str):
+        return sys.intern(x) is x
     if isinstance(x, type):
         return x in _TYPES or issubclass(x, np.generic)
     if isinstance(x, np.dtype):
         return x is np.dtype(x.type)
-    if kind is Requantize:
-        return x.seen_before()  # type: ignore[attr-defined,no-any-return]
+    if kind is Requantize and isinstance(x, Requantize):
+        return x.seen_before()
     return kind in (Clip, LeakyRelu)
 
 
 def _may_stay(operands: list[Any], options: Options, call: Call) -> bool:
-    """Whether calls like this one can be told by their signature, now and for as long as it is
-    kept.
-    """
+    """Whether calls like this one can be told by their signature, for as long as it is kept."""
     for x in operands:
         if type(x) is np.ndarray:
             if x.dtype is not np.dtype(x.dtype.type) or x.ndim > DIMENSIONS:
@@ -224,7 +222,7 @@ def remember(
         bound["bias"] = call.bias
     keep = (_kept(options), [x.dtype for x in operands])
     entry = _entry(signature, planned, bound, call.shape if shape is None else shape, keep)
-    calls.add(signature, entry)
+    calls.add(entry)
 
 
 def bound_plan(

@@ -1,5 +1,7 @@
-"""The keyword arguments of products, declared once for :func:`gemm`, :func:`plan` and
-:func:`gemm_batched`; what they mean is said at :func:`jitgemm.gemm`.
+"""The keyword arguments of products, declared once.
+
+They are those of :func:`gemm`, :func:`plan` and :func:`gemm_batched`; what they mean is said at
+:func:`jitgemm.gemm`.
 """
 
 from __future__ import annotations

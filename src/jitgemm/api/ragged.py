@@ -227,8 +227,8 @@ def _check_apart(problems: list[_Problem]) -> None:
         problems[i].copied = any(shares(out, arrays[j]) for j in met)
 
 
-def _known(a: Any, b: Any, **keywords: Any) -> None:
-    """What of a list's products is not known is not worth an entry of its own."""
+def _no_matter(*_: object, **__: object) -> None:
+    """What of a list's products no signature can tell is found out each time."""
 
 
 def _met(signature: bytes, a: Any, b: Any, **keywords: Any) -> None:
@@ -237,7 +237,7 @@ def _met(signature: bytes, a: Any, b: Any, **keywords: Any) -> None:
     remember(signature, Call(a, b, options), (a, b), options, 1)
 
 
-_learn = public(_met, NUMBER, ("a", "b"), NAMED, dry=True)(_known)
+_learn = public(_met, NUMBER, ("a", "b"), NAMED, dry=True)(_no_matter)
 
 
 def _remember(problems: list[_Problem], options: Options, threads: int) -> None:
@@ -263,11 +263,7 @@ def _remember(problems: list[_Problem], options: Options, threads: int) -> None:
     scratch.reserve(list_scratch(len(problems), threads, stride))
 
 
-def _list_missed(signature: bytes | None, a: Any, b: Any, **keywords: Any) -> list[Array]:
-    raise AssertionError("lists have no signature")
-
-
-@public(_list_missed, NUMBER, ("a", "b"), NAMED, code="jitgemm_call_list")
+@public(None, NUMBER, ("a", "b"), NAMED, code="jitgemm_call_list")
 @with_keywords
 def gemm_batched(a: Any, b: Any, **keywords: Unpack[ListKeywords]) -> list[Array]:
     """Many independent products of matrices, of any shapes and types, in one call.

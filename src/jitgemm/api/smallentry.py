@@ -91,7 +91,7 @@ class SmallTable:
                 if column and not self._table[SMALL.slot(f"column_nest_{i}")]:
                     self._learn_columns(i, element)
                     new = True
-                return new
+                return bool(new)
         return False
 
     def _is_small(self, left: Array, right: Array) -> bool:
@@ -102,7 +102,7 @@ class SmallTable:
         if not all(least <= n <= most for least, n, most in sizes):
             return False
         most = _DOT_LIMIT if left.ndim == 1 or self._dots else _SMALL_LIMIT
-        return max(*left.shape, *right.shape) <= most
+        return bool(max(*left.shape, *right.shape) <= most)
 
     @staticmethod
     def _is_column(left: Array, right: Array) -> bool:

@@ -37,7 +37,7 @@ class CallStub(np.ndarray):
 
     python: Callable[..., Any]
     """Takes a call."""
-    missed: Callable[..., Any]
+    missed: Callable[..., Any] | None
     """Takes a call after its signature."""
     small: SmallTable | None
     function: Any
@@ -120,7 +120,7 @@ def with_keywords(function: F) -> F:
 
 
 def public(
-    missed: Callable[..., Any],
+    missed: Callable[..., Any] | None,
     number: int,
     positional: tuple[str, ...],
     named: tuple[str, ...],
@@ -133,6 +133,7 @@ def public(
 
     Args:
         missed: what takes a call that no entry is known for; its first argument is the signature.
+            ``None``: calls have none.
         number: of the function, at most 255, which tells its signatures from those of others.
         positional: fields of a call by the places of arguments.
         named: those that may be given by name; others go to Python.
@@ -153,7 +154,6 @@ def public(
             values |= {f"name_{i}": id(sys.intern(name)), f"field_{i}": ARGUMENTS.offset(name)}
         for name, value in values.items():
             stub[FUNCTION.slot(name)] = value
-        stub.names = named
         doc = f"{function.__name__}{_signature(function)}\n--\n\n{inspect.getdoc(function)}"
         definition = MethodDef(function.__name__.encode(), _forward(), FASTCALL, doc.encode())
         stub.definition = definition

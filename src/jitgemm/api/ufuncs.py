@@ -84,7 +84,7 @@ class _Function(Gufunc):
     # -- calls without keywords -------------------------------------------------------------------
 
     def missed(
-        self, signature: bytes | None, x1: Any, x2: Any, out: Any = None, threads: object = None
+        self, signature: bytes | None, x1: Any, x2: Any, out: Any = None, threads: Any = None
     ) -> Any:
         """Everything that generated code has not seen before: planning, delegation."""
         if signature is not None and self.small.learn(x1, x2):

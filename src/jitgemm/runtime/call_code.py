@@ -58,9 +58,7 @@ PLAN = Record(
 def _to_python(k: SystemKernel, view: View, args: Ptr, count: Int, names: Ptr) -> Ptr:
     """Pass the call on as it is."""
     target = view.pointer("python")
-    result = k.external("PyObject_Vectorcall", "ptr", target, args, count, names)
-    assert isinstance(result, Ptr)
-    return result
+    return k.external("PyObject_Vectorcall", "ptr", target, args, count, names)
 
 
 def _missed() -> NativeFunction:
@@ -75,7 +73,6 @@ def _missed() -> NativeFunction:
         k.leave_when(total.value >= _ARGUMENTS, lambda: _to_python(k, function, args, count, names))
         size = k.address(end) - k.address(words)
         said = k.external("PyBytes_FromStringAndSize", "ptr", words, size)
-        assert isinstance(said, Ptr)
         k.leave_when(k.is_null(said), k.null)
         all_ = k.scratch(8 * _ARGUMENTS)
         k.store_ptr(all_, said)
@@ -83,7 +80,6 @@ def _missed() -> NativeFunction:
             k.store_ptr(all_ + (i * 8 + 8), k.load_ptr(args + i * 8))
         target = function.pointer("missed")
         result = k.external("PyObject_Vectorcall", "ptr", target, all_, count + 1, names)
-        assert isinstance(result, Ptr)
         k.external("Py_DecRef", "void", said)
         k.ret(result)
 
@@ -105,8 +101,13 @@ class Call:
         self.named: Var[Int] = k.var(k.const(0))
 
     def leave(self, cond: Cond) -> None:
+        """Leave the call to Python if ``cond`` holds."""
+        for _ in self.k.when(cond):
+            self.pass_on()
+
+    def pass_on(self) -> None:
         """Leave the call to Python."""
-        self.k.leave_when(cond, lambda: _to_python(self.k, self.function, *self.given))
+        self.k.ret(_to_python(self.k, self.function, *self.given))
 
     def take_arguments(self) -> None:
         """Arguments into their fields."""
@@ -155,8 +156,7 @@ class Call:
         bare = self.named.value.equals(0) | (self.named.value.equals(1) & ~k.is_null(out))
         for _ in k.when(bare & ~k.is_null(table) & k.is_null(args.pointer("threads"))):
             end = k.scratch(8)
-            answer = k.result_of(small(), table, args.pointer("a"), args.pointer("b"), out, end)
-            assert isinstance(answer, Int)
+            answer = k.integer_from(small(), table, args.pointer("a"), args.pointer("b"), out, end)
             k.leave_when(answer.equals(SERVED), lambda: k.load_ptr(end))
 
 
@@ -170,23 +170,19 @@ def call() -> Function:
         it.check_arguments()
         it.try_small()
         words, result = k.scratch(SIGNATURE), k.scratch(8)
-        end = k.result_of(
+        end = k.pointer_from(
             name, it.calls.ptr, it.args.ptr, words, it.function.int("number"), it.named.value
         )
-        assert isinstance(end, Ptr)
         it.leave(k.is_null(end))
-        entry = k.result_of(look_up, it.calls.ptr, words, end)
-        assert isinstance(entry, Ptr)
+        entry = k.pointer_from(look_up, it.calls.ptr, words, end)
         for _ in k.when(k.is_null(entry)):
-            passed = k.result_of(pass_on, it.function.ptr, words, end, args, count, names)
-            assert isinstance(passed, Ptr)
+            passed = k.pointer_from(pass_on, it.function.ptr, words, end, args, count, names)
             k.ret(passed)
         for _ in k.when(it.function.int("dry").differs(0)):
             none = it.calls.pointer("none")
             k.external("Py_IncRef", "void", none)
             k.ret(none)
-        answer = k.result_of(run, it.calls.ptr, entry, it.args.ptr, result)
-        assert isinstance(answer, Int)
+        answer = k.integer_from(run, it.calls.ptr, entry, it.args.ptr, result)
         it.leave(answer.equals(DECLINED))
         k.ret(k.load_ptr(result))
 
@@ -215,8 +211,7 @@ def call_plan() -> Function:
             k.leave_when(cond, lambda: _to_python(k, plan, args, count, names))
 
         def end_of(x: Ptr, words: Ptr) -> Ptr:
-            end = k.result_of(describe_, calls.ptr, x, words)
-            assert isinstance(end, Ptr)
+            end = k.pointer_from(describe_, calls.ptr, x, words)
             leave(k.is_null(end))
             return end
 
@@ -240,8 +235,7 @@ def call_plan() -> Function:
                 leave((k.address(end) - k.address(words)).differs(size))
                 leave(~_same_words(k, words, plan.pointer("d_words"), size))
         result = k.scratch(8)
-        answer = k.result_of(run, calls.ptr, entry.ptr, given.ptr, result)
-        assert isinstance(answer, Int)
+        answer = k.integer_from(run, calls.ptr, entry.ptr, given.ptr, result)
         leave(answer.equals(DECLINED))
         k.ret(k.load_ptr(result))
 
@@ -250,7 +244,7 @@ def call_plan() -> Function:
 
 
 def described() -> Function:
-    """``described(x, ...)``: the words of operands as bytes, or None."""
+    """``described(x, ...)``: the words of operands as bytes, or None; three at most."""
     describe_ = describe()
 
     def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
@@ -260,15 +254,13 @@ def described() -> Function:
         end, none = k.var(words), calls.pointer("none")
         for i in k.range(0, k.min(count, 3)):
             x = k.load_ptr(args + i * 8)
-            found = k.result_of(describe_, calls.ptr, x, end.value)
-            assert isinstance(found, Ptr)
+            found = k.pointer_from(describe_, calls.ptr, x, end.value)
             for _ in k.when(k.is_null(found)):
                 k.external("Py_IncRef", "void", none)
                 k.ret(none)
             end.value = found
         size = k.address(end.value) - k.address(words)
         said = k.external("PyBytes_FromStringAndSize", "ptr", words, size)
-        assert isinstance(said, Ptr)
         k.ret(said)
 
     params = parameters("owner* args* count names*")

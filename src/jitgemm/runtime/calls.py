@@ -126,8 +126,8 @@ class Calls:
         for name, of in names.items():
             self.record[CALLS.slot(f"{name}_flops")] = max(1, knob(of))
 
-    def add(self, signature: bytes, entry: EntryTable) -> None:
-        """Leave an entry for calls of this signature."""
+    def add(self, entry: EntryTable) -> None:
+        """Leave an entry for calls of its signature."""
         entry[ENTRY.slot("used")] = self.record[CALLS.slot("clock")]
         # Kept before it can be found.
         self._kept[next(self._serial)] = entry

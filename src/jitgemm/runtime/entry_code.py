@@ -165,13 +165,11 @@ class _Preparing:
         k, entry, null = self.k, self.entry, self.k.null()
         descr = entry.pointer("d_descr")
         k.external("Py_IncRef", "void", descr)
-        made = k.invoke(
+        return k.invoke(
             self.calls.pointer("new_from_descr"), "ptr",
             self.calls.pointer("array_type"), descr, entry.int("d_nd"), entry.at("d_dim_0"),
             null, null, 0, null,
         )  # fmt: skip
-        assert isinstance(made, Ptr)
-        return made
 
 
 def prepare() -> NativeFunction:
@@ -296,8 +294,7 @@ def serve() -> NativeFunction:
         work, number = k.scratch(BATCH.size), k.scratch(16)
         scalar = entry.int("scalar").differs(0) & k.is_null(args.pointer("out"))
         where = k.select(scalar, number, result_at)
-        answer = k.result_of(begin, calls_at, entry_at, args_at, work, where)
-        assert isinstance(answer, Int)
+        answer = k.integer_from(begin, calls_at, entry_at, args_at, work, where)
         k.leave_when(answer.differs(SERVED), lambda: declined)
         no_memory = ~scalar & k.is_null(k.load_ptr(where))
         k.leave_when(no_memory, lambda: k.const(SERVED))
@@ -317,7 +314,6 @@ def serve() -> NativeFunction:
             k.exchange(scratch.at("busy"), 0)
         for _ in k.when(scalar):
             made = k.invoke(calls.pointer("new_scalar"), "ptr", number, descr, k.null())
-            assert isinstance(made, Ptr)
             k.store_ptr(result_at, made)
             k.external("Py_DecRef", "void", descr)
         k.ret(k.const(SERVED))

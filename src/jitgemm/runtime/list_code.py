@@ -108,8 +108,7 @@ class _List:
     def __init__(self, it: Call) -> None:
         self.k, self.it, self.calls = it.k, it, it.calls
         k = self.k
-        self.threads = k.result_of(number_of_threads(), it.calls.ptr, it.args.pointer("threads"))
-        assert isinstance(self.threads, Int)
+        self.threads = k.integer_from(number_of_threads(), it.calls.ptr, it.args.pointer("threads"))
         it.leave(self.threads.equals(0))
         self.none = k.scratch(8)
         k.store_ptr(self.none, k.null())
@@ -143,7 +142,7 @@ class _List:
                 elif name in "ab":
                     first.value = it.args.at(name)
                 else:
-                    it.leave(k.same(x, x))
+                    it.pass_on()
         return _Items(first, step)
 
     def _lay_out(self) -> None:
@@ -159,7 +158,6 @@ class _List:
         self.workers = self.ranges + count * _RANGE
         self.fixed = fixed
         made = k.external("PyList_New", "ptr", count)
-        assert isinstance(made, Ptr)
         self.results = made
         for _ in k.when(k.is_null(made)):
             self.release()
@@ -174,7 +172,7 @@ class _List:
         for _ in self.k.when(cond):
             self.release()
             self.k.external("Py_DecRef", "void", self.results)
-            self.it.leave(self.k.same(self.results, self.results))
+            self.it.pass_on()
 
     def take_operands(self, i: Int) -> None:
         """The operands of a product into the arguments of one."""
@@ -188,11 +186,11 @@ class _List:
         """The entry of a product."""
         k, it = self.k, self.it
         number = it.function.int("number")
-        end = k.result_of(signature(), self.calls.ptr, self.one.ptr, words, number, it.named.value)
-        assert isinstance(end, Ptr)
+        end = k.pointer_from(
+            signature(), self.calls.ptr, self.one.ptr, words, number, it.named.value
+        )
         self.leave(k.is_null(end))
-        at = k.result_of(find(), self.calls.ptr, words, end)
-        assert isinstance(at, Ptr)
+        at = k.pointer_from(find(), self.calls.ptr, words, end)
         self.leave(k.is_null(at))
         entry = ENTRY.view(k, at)
         self.leave(entry.int("kind").differs(SINGLE) | (entry.int("threads") > 1))
@@ -203,8 +201,7 @@ class _List:
         k = self.k
         job, cell = self.jobs + i * JOB.size, k.scratch(8)
         begin = prepare()
-        answer = k.result_of(begin, self.calls.ptr, entry.ptr, self.one.ptr, job, cell)
-        assert isinstance(answer, Int)
+        answer = k.integer_from(begin, self.calls.ptr, entry.ptr, self.one.ptr, job, cell)
         self.leave(answer.differs(SERVED))
         result = k.load_ptr(cell)
         for _ in k.when(k.is_null(result)):
@@ -240,8 +237,9 @@ class _List:
             compare = k.pointer_to(_by_low())
             k.external("qsort", "void", self.ranges, count, _RANGE, compare)
             for i in k.range(1, count):
-                at = self.ranges + i * _RANGE
-                self.leave(k.load_int(at + (-8)) > k.load_int(at))
+                mine = self.ranges + i * _RANGE
+                # The one before must have ended.
+                self.leave(k.load_int(mine + (8 - _RANGE)) > k.load_int(mine))
             for i in k.range(0, count):
                 held = HELD.view(k, self.held + i * HELD.size)
                 # The entry is the data of its owner, an array.
@@ -255,8 +253,7 @@ class _List:
                     for _ in k.when(reads & ~k.is_null(x)):
                         at = k.address(ArrayAt(k, x).pointer("data"))
                         low, high = (at + entry.int(f"{name}_{y}") for y in ("low", "high"))
-                        found = k.result_of(meets, self.ranges, count, low, high)
-                        assert isinstance(found, Int)
+                        found = k.integer_from(meets, self.ranges, count, low, high)
                         self.leave(found.differs(0))
 
     def hold(self, change: str) -> None:

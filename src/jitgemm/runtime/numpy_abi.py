@@ -1,9 +1,9 @@
-"""NumPy arrays and Python's objects as C structures: offsets, verified at first use, and the C API table.
+"""Python's objects and NumPy's arrays as C structures: offsets, verified at first use.
 
 The public part of ``PyArrayObject`` has not changed since NumPy 1.7 (`numpy/ndarraytypes.h`,
 ``tagPyArrayObject_fields``).  :func:`verified` compares what generated code would read with what
-Python says of a test array and of tuples, lists and numbers; if anything differs, native entries are not used at
-all.
+Python says of arrays, tuples, lists and numbers made for that; if anything differs, generated code
+takes no calls at all.
 """
 
 from __future__ import annotations

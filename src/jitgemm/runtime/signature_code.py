@@ -18,8 +18,20 @@ from jitgemm.runtime.numpy_abi import OFFSETS as ARRAY
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
 __all__ = [
-    "ARGUMENTS", "CALLS", "DIMENSIONS", "FACTORS", "HANDLE", "OPERANDS", "OPTIONS", "SIGNATURE", "ArrayAt", "describe",
-    "factor", "find", "number_of_threads", "signature",
+    "ARGUMENTS",
+    "CALLS",
+    "DIMENSIONS",
+    "FACTORS",
+    "HANDLE",
+    "OPERANDS",
+    "OPTIONS",
+    "SIGNATURE",
+    "ArrayAt",
+    "describe",
+    "factor",
+    "find",
+    "number_of_threads",
+    "signature",
 ]  # fmt: skip
 
 DIMENSIONS = 8
@@ -187,7 +199,6 @@ def factor() -> NativeFunction:
         for _ in k.when(is_a("int")):
             overflow = k.scratch(8)
             value = k.external("PyLong_AsLongLongAndOverflow", "int", x, overflow)
-            assert isinstance(value, Int)
             k.leave_when(k.load_i32(overflow).differs(0), lambda: k.const(-1))
             k.store_int(target + 16, value)
             k.store(target, k.number(value, F64))
@@ -213,9 +224,7 @@ def number_of_threads() -> NativeFunction:
         overflow = k.scratch(8)
 
         def number(x: Ptr) -> Int:
-            value = k.external("PyLong_AsLongLongAndOverflow", "int", x, overflow)
-            assert isinstance(value, Int)
-            return value
+            return k.external("PyLong_AsLongLongAndOverflow", "int", x, overflow)
 
         def checked(value: Int) -> Int:
             return k.select((value > 0) & (value <= _MOST_THREADS), value, k.const(0))
@@ -225,7 +234,6 @@ def number_of_threads() -> NativeFunction:
                 cell = k.scratch(8)
                 context = calls.pointer("context")
                 failed = k.external("PyContextVar_Get", "i32", context, k.null(), cell)
-                assert isinstance(failed, Int)
                 for _ in k.when(failed.differs(0)):
                     k.external("PyErr_Clear", "void")
                     k.ret(k.const(0))
@@ -254,8 +262,7 @@ def _take_factors(k: SystemKernel, calls: View, args: View, flags: Var[Int]) -> 
         given, usual = args.pointer(name), 1 - i
         for there in k.branches(~k.is_null(given)):
             if there:
-                kind = k.result_of(parse, calls.ptr, given, args.at(f"{name}_real"))
-                assert isinstance(kind, Int)
+                kind = k.integer_from(parse, calls.ptr, given, args.at(f"{name}_real"))
                 k.leave_when(kind < 0, k.null)
                 flags.value = flags.value + kind * (1 << _FACTOR + _FACTOR_BITS * i)
             else:
@@ -277,7 +284,6 @@ def _take_options(
             for _ in k.when(k.same(type_of(k, given), calls.pointer("int_type"))):
                 overflow = k.scratch(8)
                 value = k.external("PyLong_AsLongLongAndOverflow", "int", given, overflow)
-                assert isinstance(value, Int)
                 small = (value < 1 << 31) & (value > -(1 << 31))
                 k.leave_when(k.load_i32(overflow).differs(0) | ~small, k.null)
                 # Odd, as no address is.
@@ -299,15 +305,13 @@ def signature() -> NativeFunction:
         k: SystemKernel, calls_at: Ptr, args_at: Ptr, words: Ptr, number: Int, optional: Int
     ) -> None:
         calls, args = CALLS.view(k, calls_at), ARGUMENTS.view(k, args_at)
-        count = k.result_of(threads, calls_at, args.pointer("threads"))
-        assert isinstance(count, Int)
+        count = k.integer_from(threads, calls_at, args.pointer("threads"))
         k.leave_when(count.equals(0), k.null)
         flags, cursor = k.var(number + count * (1 << _THREADS)), k.var(words + 16)
         for i, name in enumerate(OPERANDS):
             x = args.pointer(name)
             for _ in k.when(~k.is_null(x)):
-                end = k.result_of(operand, calls_at, x, cursor.value)
-                assert isinstance(end, Ptr)
+                end = k.pointer_from(operand, calls_at, x, cursor.value)
                 k.leave_when(k.is_null(end), k.null)
                 cursor.value = end
                 if i > 1:

@@ -139,12 +139,10 @@ class _Small:
             k.store_int(dims + 8 * i, n)
         k.external("Py_IncRef", "void", self.descr)
         null = k.null()
-        made = k.invoke(
+        return k.invoke(
             table.pointer("new_from_descr"), "ptr",
             table.pointer("array_type"), self.descr, self.nd, dims, null, null, 0, null,
         )  # fmt: skip
-        assert isinstance(made, Ptr)
-        return made
 
     def check_given(self, d_at: Ptr) -> None:
         """Whether the result may be written to the array at ``d_at``."""
@@ -266,7 +264,6 @@ def small() -> NativeFunction:
         it.run(target.value)
         for _ in k.when(scalar):
             made = k.invoke(table.pointer("new_scalar"), "ptr", number, it.descr, k.null())
-            assert isinstance(made, Ptr)
             done(made)
         done(result.value)
 

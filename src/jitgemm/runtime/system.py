@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Ptr
 from jitgemm.lang.llvm import LlvmKernel
@@ -16,6 +16,7 @@ from jitgemm.lang.llvm import LlvmKernel
 __all__ = ["NativeFunction", "SystemKernel", "has_affinity"]
 
 Returns = Literal["void", "int", "i32", "ptr"]
+_Number = Literal["void", "int", "i32"]
 _LLVM = {"void": "void", "int": "i64", "i32": "i32", "ptr": "ptr"}
 
 _CPU_SET = 128
@@ -99,6 +100,11 @@ class SystemKernel(LlvmKernel):
         v = self.const(value).handle
         return Int(self, self._let(f"atomicrmw xchg ptr {p.handle}, i64 {v} seq_cst"))
 
+    @overload
+    def external(self, name: str, returns: Literal["ptr"], *args: IntLike | Ptr) -> Ptr: ...
+    @overload
+    def external(self, name: str, returns: _Number, *args: IntLike | Ptr) -> Int: ...
+
     def external(self, name: str, returns: Returns, *args: IntLike | Ptr) -> Int | Ptr:
         """Call a C function of this process by name."""
         values = [a if isinstance(a, Ptr) else self.const(a) for a in args]
@@ -106,13 +112,29 @@ class SystemKernel(LlvmKernel):
         self.module.declare(f"declare {_LLVM[returns]} @{name}({types})")
         return self._finish_call(f"@{name}", returns, values)
 
+    @overload
+    def invoke(self, target: Ptr, returns: Literal["ptr"], *args: IntLike | Ptr) -> Ptr: ...
+    @overload
+    def invoke(self, target: Ptr, returns: _Number, *args: IntLike | Ptr) -> Int: ...
+
     def invoke(self, target: Ptr, returns: Returns, *args: IntLike | Ptr) -> Int | Ptr:
         """Call through a pointer."""
         values = [a if isinstance(a, Ptr) else self.const(a) for a in args]
         return self._finish_call(target.handle, returns, values)
 
-    def result_of(self, function: NativeFunction, *args: IntLike | Ptr) -> Int | Ptr:
-        """Call another generated function and take its result."""
+    def integer_from(self, function: NativeFunction, *args: IntLike | Ptr) -> Int:
+        """Call another generated function and take the integer it returns."""
+        found = self._result(function, args)
+        assert isinstance(found, Int), function.name
+        return found
+
+    def pointer_from(self, function: NativeFunction, *args: IntLike | Ptr) -> Ptr:
+        """Call another generated function and take the pointer it returns."""
+        found = self._result(function, args)
+        assert isinstance(found, Ptr), function.name
+        return found
+
+    def _result(self, function: NativeFunction, args: tuple[IntLike | Ptr, ...]) -> Int | Ptr:
         symbol = self.module.need(function)
         values = [a if isinstance(a, Ptr) else self.const(a) for a in args]
         return self._finish_call(f"@{symbol}", function.returns, values)
@@ -141,9 +163,7 @@ class SystemKernel(LlvmKernel):
         """The number of the processor this thread runs on now; negative where that is unknown."""
         if not has_affinity():
             return self.const(-1)
-        found = self.external("sched_getcpu", "i32")
-        assert isinstance(found, Int)
-        return found
+        return self.external("sched_getcpu", "i32")
 
     def leave_processor(self, number: Int, threads: Int) -> None:
         """Move this thread to another processor, if it may run on ``threads`` or more of them.
@@ -154,7 +174,6 @@ class SystemKernel(LlvmKernel):
             return
         others, allowed = self.scratch(_CPU_SET), self.scratch(_CPU_SET)
         failed = self.external("sched_getaffinity", "i32", self.null(), _CPU_SET, allowed)
-        assert isinstance(failed, Int)
         for _ in self.when(failed.equals(0)):
             self.copy(others, allowed, _CPU_SET)
             count = self.const(0)
