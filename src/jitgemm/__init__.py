@@ -7,12 +7,12 @@
 
 from jitgemm.api import math
 from jitgemm.api.activations import clip, leaky_relu
+from jitgemm.api.batched import gemm_batched
 from jitgemm.api.config import get_num_threads, set_num_threads, show_config, threads
 from jitgemm.api.functions import gemm
 from jitgemm.api.plans import Plan, plan
 from jitgemm.api.prepack import prepack_lhs, prepack_rhs
 from jitgemm.api.quantise import Requantize
-from jitgemm.api.ragged import gemm_batched
 from jitgemm.api.ufuncs import matmul, matvec, vecdot, vecmat
 from jitgemm.errors import IsaError, JitGemmWarning
 from jitgemm.runtime.memory import Workspace

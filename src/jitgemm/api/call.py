@@ -13,7 +13,6 @@ from jitgemm.api.kinds import Number, number_of
 from jitgemm.api.operands import (
     Array,
     check_output,
-    check_type,
     misplaced,
     native,
     new_result,
@@ -144,8 +143,14 @@ class Call:
 
     def _check_other(self, name: str, dtype: np.dtype) -> None:
         """C and the bias are of the result's type or of the sums'."""
-        if dtype.newbyteorder("=") != self.sum_dtype:
-            check_type(name, dtype, self.dtype)
+        if number_of(dtype) in (number_of(self.sum_dtype), number_of(self.dtype)):
+            return
+        kinds = f"{self.dtype} elements, like the result's"
+        if self.dtype != self.sum_dtype:
+            kinds = (
+                f"{self.dtype} or {self.sum_dtype} elements, like those of the result or its sums"
+            )
+        raise TypeError(message(name, kinds, dtype))
 
     def _c(self, c: object) -> Array | None:
         if c is None:

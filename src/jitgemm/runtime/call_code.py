@@ -148,6 +148,8 @@ class Call:
         for _ in k.when(~k.is_null(given)):
             kind = k.load_ptr(given + OFFSETS["type"])
             self.leave(~k.same(kind, self.calls.pointer("workspace_type")))
+            # One that was made without its constructor has no record.
+            self.leave(k.is_null(k.load_ptr(given + self.calls.int("workspace_record"))))
 
     def try_small(self) -> None:
         """Answer at once if it is a small product without options."""

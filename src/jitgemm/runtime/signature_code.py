@@ -131,7 +131,7 @@ def type_of(k: SystemKernel, x: Ptr) -> Ptr:
 
 
 def packed_words(k: SystemKernel, calls: View, handle: Ptr) -> Ptr:
-    """The words of a prepacked operand."""
+    """The words of a prepacked operand, which is known to have them."""
     return k.load_ptr(k.load_ptr(handle + calls.int("packed_words")) + ARRAY["data"])
 
 
@@ -158,6 +158,8 @@ def describe() -> NativeFunction:
                 k.ret(end + nd * 16)
         handle = k.same(kind, calls.pointer("rhs_type")) | k.same(kind, calls.pointer("lhs_type"))
         k.leave_when(~handle, k.null)
+        # One that was made without its constructor has none.
+        k.leave_when(k.is_null(k.load_ptr(x + calls.int("packed_words"))), k.null)
         handle_of = HANDLE.view(k, packed_words(k, calls, x))
         nd = handle_of.int("ndim")
         k.store_int(words, nd + _HANDLE)
