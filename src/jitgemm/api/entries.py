@@ -174,6 +174,10 @@ def _may_stay(operands: list[Any], options: Options, call: Call) -> bool:
                 return False
         elif not (x is None or isinstance(x, Packed)):
             return False
+    for x, taken in zip(operands, (call.a, call.b), strict=False):
+        # Of two handles one has been unpacked.
+        if isinstance(x, Packed) != isinstance(taken, Packed) or address_of(x) != address_of(taken):
+            return False
     if options.epilogue is not None:
         return False
     if call.sums.integral and not type(options.alpha) is type(options.beta) is int:
