@@ -166,27 +166,32 @@ def _lasts(x: object) -> bool:
     return kind in (Clip, LeakyRelu)
 
 
-def _may_stay(operands: list[Any], options: Options, call: Call) -> bool:
+def _is_told(x: object) -> bool:
+    """Whether signatures tell an operand apart from others, now and later."""
+    if type(x) is np.ndarray:
+        # Types of the caller's are others each time, and may hold on to things.
+        return x.dtype is np.dtype(x.dtype.type) and x.ndim <= DIMENSIONS
+    return x is None or isinstance(x, Packed)
+
+
+def _is_taken(x: object, taken: Array | Packed) -> bool:
+    """Whether an operand is used as it is: of two handles one is unpacked."""
+    same = isinstance(x, Packed) == isinstance(taken, Packed)
+    return same and isinstance(x, (Packed, np.ndarray)) and address_of(x) == address_of(taken)
+
+
+def _may_stay(operands: tuple[Any, Any], options: Options, call: Call) -> bool:
     """Whether calls like this one can be told by their signature, for as long as it is kept."""
-    for x in operands:
-        if type(x) is np.ndarray:
-            if x.dtype is not np.dtype(x.dtype.type) or x.ndim > DIMENSIONS:
-                return False
-        elif not (x is None or isinstance(x, Packed)):
-            return False
-    for x, taken in zip(operands, (call.a, call.b), strict=False):
-        # Of two handles one has been unpacked.
-        if isinstance(x, Packed) != isinstance(taken, Packed) or address_of(x) != address_of(taken):
-            return False
-    if options.epilogue is not None:
-        return False
-    if call.sums.integral and not type(options.alpha) is type(options.beta) is int:
-        return False
-    if any(
-        x is not None and type(x) is not int for x in (options.a_zero_point, options.b_zero_point)
-    ):
-        return False
-    return all(map(_lasts, _kept(options)))
+    factors = type(options.alpha), type(options.beta)
+    points = options.a_zero_point, options.b_zero_point
+    return (
+        all(map(_is_told, (*operands, options.out, options.c, options.bias)))
+        and all(map(_is_taken, operands, (call.a, call.b)))
+        and options.epilogue is None
+        and (not call.sums.integral or factors == (int, int))
+        and all(x is None or type(x) is int for x in points)
+        and all(map(_lasts, _kept(options)))
+    )
 
 
 def _kept(options: Options) -> list[Any]:
@@ -215,7 +220,7 @@ def remember(
     calls = engine().calls if signature is not None else None
     if signature is None or calls is None:
         return
-    if not _may_stay([*operands, options.out, options.c, options.bias], options, call):
+    if not _may_stay(operands, options, call):
         return
     planned = _planned(call, threads)
     if planned is None:

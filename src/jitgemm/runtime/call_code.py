@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from jitgemm.lang.core import Cond, Function, Int, Ptr, Var, parameters
 from jitgemm.lang.record import Record, View
-from jitgemm.runtime.entry_code import DECLINED, ENTRY, SERVED, serve
+from jitgemm.runtime.entry_code import DECLINED, ENTRY, SERVED, find, serve
 from jitgemm.runtime.numpy_abi import ITEMS, OFFSETS, SIZE
 from jitgemm.runtime.signature_code import (
     ARGUMENTS,
     CALLS,
     SIGNATURE,
     describe,
-    find,
     signature,
 )
 from jitgemm.runtime.small_code import small

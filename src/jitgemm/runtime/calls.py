@@ -18,10 +18,10 @@ from jitgemm.isa.types import F32
 from jitgemm.jit.target import NO_ISA
 from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.call_code import PLAN
-from jitgemm.runtime.entry_code import ENTRY
+from jitgemm.runtime.entry_code import ENTRY, PROBES
 from jitgemm.runtime.memory import Workspace, address, aligned_buffer
 from jitgemm.runtime.packed import PackedLhs, PackedRhs, plain_layout
-from jitgemm.runtime.signature_code import CALLS, PROBES
+from jitgemm.runtime.signature_code import CALLS
 
 __all__ = ["Calls", "EntryTable", "record_array"]
 

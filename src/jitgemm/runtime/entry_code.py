@@ -29,7 +29,8 @@ from jitgemm.runtime.system import NativeFunction, SystemKernel
 
 __all__ = [
     "ABSENT", "AS_PLANNED", "BATCHED", "BOUND", "DECLINED", "ENTRY", "FACTOR_KINDS", "GIVEN",
-    "INPUTS", "PACKED", "SERVED", "SINGLE", "claimed", "prepare", "scratch_of", "serve",
+    "INPUTS", "PACKED", "PROBES", "SERVED", "SINGLE", "claimed", "find", "prepare", "scratch_of",
+    "serve",
 ]  # fmt: skip
 
 INPUTS = ("a", "b", "bias", "c")
@@ -72,6 +73,12 @@ ENTRY = Record(
     *(f"work_{i}" for i in range(BATCH.slots)),
 )  # fmt: skip
 """One planned call.  Its work record is copied for each call."""
+
+
+_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # 2**64 over the golden ratio, odd
+
+PROBES = 16
+"""Slots of the table that are looked at."""
 
 
 def _apart(k: SystemKernel, entry: View, name: str, x: Ptr, d: Ptr) -> Cond:
@@ -320,3 +327,35 @@ def serve() -> NativeFunction:
 
     params = parameters("calls* planned* arguments* result*")
     return NativeFunction("jitgemm_serve", params, body, returns="int")
+
+
+def find() -> NativeFunction:
+    """``find(calls, words, end)``: the entry of a signature, whose hash is filled in; or null."""
+
+    def body(k: SystemKernel, calls_at: Ptr, words: Ptr, end: Ptr) -> None:
+        calls = CALLS.view(k, calls_at)
+        size = k.address(end) - k.address(words)
+        hash_ = k.var(size)
+        for at in k.range(8, size, 8):
+            hash_.value = k.mix(hash_.value, k.load_int(words + at), _MULTIPLIER)
+        k.store_int(words, hash_.value)
+        slot = calls.pointer("slots") + k.shift_right(hash_.value, calls.int("shift")) * 16
+        for i in k.range(0, PROBES):
+            entry_at = k.load_ptr(slot + (i * 16 + 8))
+            k.leave_when(k.is_null(entry_at), k.null)
+            for _ in k.when(k.load_int(slot + i * 16).equals(hash_.value)):
+                entry = ENTRY.view(k, entry_at)
+                for _ in k.when(entry.int("length").equals(size)):
+                    known, same = entry.pointer("signature"), k.var(k.const(0))
+                    for at in k.range(8, size, 8):
+                        for _ in k.when(k.load_int(known + at).equals(k.load_int(words + at))):
+                            same.value = same.value + 8
+                    for _ in k.when((same.value + 8).equals(size)):
+                        clock = calls.int("clock") + 1
+                        calls.set("clock", clock)
+                        entry.set("used", clock)
+                        k.ret(entry_at)
+        k.ret(k.null())
+
+    params = parameters("calls* words* end*")
+    return NativeFunction("jitgemm_find", params, body, returns="ptr")

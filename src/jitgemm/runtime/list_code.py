@@ -17,7 +17,15 @@ from jitgemm.lang.core import Cond, Function, Int, Ptr, Var, parameters
 from jitgemm.lang.record import Record, View
 from jitgemm.runtime.batch_code import LIST, TASK, list_worker
 from jitgemm.runtime.call_code import Call
-from jitgemm.runtime.entry_code import ENTRY, SERVED, SINGLE, claimed, prepare, scratch_of
+from jitgemm.runtime.entry_code import (
+    ENTRY,
+    SERVED,
+    SINGLE,
+    claimed,
+    find,
+    prepare,
+    scratch_of,
+)
 from jitgemm.runtime.numpy_abi import ITEMS, OFFSETS, SIZE
 from jitgemm.runtime.pool_code import run
 from jitgemm.runtime.signature_code import (
@@ -25,7 +33,6 @@ from jitgemm.runtime.signature_code import (
     OPERANDS,
     SIGNATURE,
     ArrayAt,
-    find,
     number_of_threads,
     signature,
 )

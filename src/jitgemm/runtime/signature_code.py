@@ -29,7 +29,6 @@ __all__ = [
     "ArrayAt",
     "describe",
     "factor",
-    "find",
     "number_of_threads",
     "signature",
 ]  # fmt: skip
@@ -91,10 +90,6 @@ CALLS = Record(
 SIGNATURE = 8 * (2 + len(OPERANDS) * (2 + 2 * DIMENSIONS) + len(OPTIONS))
 """Bytes of the longest signature: its hash, a word of flags, operands, options."""
 
-PROBES = 16
-"""Slots that are looked at."""
-
-_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # 2**64 over the golden ratio, odd
 _HANDLE = 256
 _MOST_THREADS = 1024
 # Where the parts of the word of flags begin.
@@ -335,37 +330,3 @@ def signature() -> NativeFunction:
 
     params = parameters("calls* arguments* words* number optional")
     return NativeFunction("jitgemm_signature", params, body, returns="ptr")
-
-
-def find() -> NativeFunction:
-    """``find(calls, words, end)``: the entry of a signature, whose hash is filled in; or null."""
-    # Imported here: entries begin with what is compared.
-    from jitgemm.runtime.entry_code import ENTRY
-
-    def body(k: SystemKernel, calls_at: Ptr, words: Ptr, end: Ptr) -> None:
-        calls = CALLS.view(k, calls_at)
-        size = k.address(end) - k.address(words)
-        hash_ = k.var(size)
-        for at in k.range(8, size, 8):
-            hash_.value = k.mix(hash_.value, k.load_int(words + at), _MULTIPLIER)
-        k.store_int(words, hash_.value)
-        slot = calls.pointer("slots") + k.shift_right(hash_.value, calls.int("shift")) * 16
-        for i in k.range(0, PROBES):
-            entry_at = k.load_ptr(slot + (i * 16 + 8))
-            k.leave_when(k.is_null(entry_at), k.null)
-            for _ in k.when(k.load_int(slot + i * 16).equals(hash_.value)):
-                entry = ENTRY.view(k, entry_at)
-                for _ in k.when(entry.int("length").equals(size)):
-                    known, same = entry.pointer("signature"), k.var(k.const(0))
-                    for at in k.range(8, size, 8):
-                        for _ in k.when(k.load_int(known + at).equals(k.load_int(words + at))):
-                            same.value = same.value + 8
-                    for _ in k.when((same.value + 8).equals(size)):
-                        clock = calls.int("clock") + 1
-                        calls.set("clock", clock)
-                        entry.set("used", clock)
-                        k.ret(entry_at)
-        k.ret(k.null())
-
-    params = parameters("calls* words* end*")
-    return NativeFunction("jitgemm_find", params, body, returns="ptr")
