@@ -360,6 +360,7 @@ def forget():
         engines._engine.pool.stop()
     engines._engine = engines._usable = None
     compiler._store.units.clear()
+    compiler._store.alive.clear()
     compiler._store.lljit = None
     made.clear()
     forget_plans()

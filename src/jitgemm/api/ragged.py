@@ -235,7 +235,7 @@ class _Problem:
                 tables = ready.tables
             else:
                 put(job, record)
-            return Listed(executable.plan, executable.address, job, tables)
+            return Listed(executable.plan, executable.address, job, tables, executable)
         product, target = self.product, self.target
         assert target is not None
         executable = executable_for(product.problem(target), 1)
@@ -245,7 +245,7 @@ class _Problem:
         tables = executable.data.write(job, product.scalars)
         if self.key and not self.copied and self._native():
             self._keep(product, executable)
-        return Listed(executable.plan, executable.address, job, tables)
+        return Listed(executable.plan, executable.address, job, tables, executable)
 
     def _native(self) -> bool:
         """Whether no operand has another byte order, which may have made a copy of it."""

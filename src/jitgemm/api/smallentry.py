@@ -39,6 +39,7 @@ class SmallEntry:
     def __init__(self, function: Gufunc, slow: Callable[..., Any]) -> None:
         self._function, self._slow = function, slow
         self._table: Any = None
+        self._code: list[compiler.Compiled] = []  # keeps the pages of what the table names
         self.call: Callable[[Any, Any, Any, Any], Any] = self._first
 
     def _first(self, x1: Any, x2: Any, out: Any, threads: Any) -> Any:
@@ -73,6 +74,7 @@ class SmallEntry:
             values[f"panel_{i}"] = spec.panel_row
             values[f"one_{i}"] = scalar_slot(1.0, element.bytes)
             compiled = compiler.get(compiler.gemm_unit(spec))
+            self._code.append(compiled)
             values[f"nest_{i}"] = compiled.addresses[f"{spec.symbol}_serial"]
             values[f"dot_{i}"] = compiled.addresses[f"{spec.symbol}_dot"]
         for rows in range(1, tile.mr + 1):
@@ -101,6 +103,7 @@ class SmallEntry:
             tile = columns_tile(tile_for(element, isa), isa, 1)
             spec = GemmSpec(element, isa, tile, BSource.COLUMNS, Epilogue())
             compiled = compiler.get(compiler.gemm_unit(spec))
+            self._code.append(compiled)
             self._table[SMALL.slot(f"column_nr_{i}")] = spec.nr
             # Last: from here on it is used.
             self._table[nest] = compiled.addresses[f"{spec.symbol}_serial"]

@@ -26,6 +26,8 @@ class Listed:
     job: np.ndarray
     tables: Tables
     """What the job refers to besides operands."""
+    code: object
+    """Keeps the pages of ``nest``."""
 
 
 def run_list(products: list[Listed], threads: int, workspace: Workspace | None) -> None:
