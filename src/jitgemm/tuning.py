@@ -173,7 +173,7 @@ KNOBS = {
             1,
             "bytes of those kernels' object files; as many again may be held by such plans",
             "as code_units, of the largest: 13 to 126 KB with AVX-512 (mean 85), half of that with "
-            "AVX2; 79 KB take 99 KB of resident memory (Zen 5 VM, 2026-12-01)",
+            "AVX2; 79 KB take 99 KB of resident memory (Zen 4 VM, 2026-12-01)",
         ),
         _knob(
             "cache_bytes",

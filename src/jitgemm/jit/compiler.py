@@ -15,7 +15,7 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ref
 
 from jitgemm import tuning
@@ -78,7 +78,10 @@ class Compiled:
     """``compiled`` or ``disk cache``."""
     nbytes: int
     """Of the object it was linked from."""
-    _pages: pages.Pages = field(repr=False)
+    _token: object = field(repr=False)
+
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        raise TypeError("machine code cannot be copied or pickled")
 
     def function(self, name: str, *kinds: Any) -> Callable[..., None]:
         """An exported function that keeps its pages, to be called from Python.
@@ -292,7 +295,8 @@ def _build(unit: Unit) -> Compiled:
     # Names only need to differ.
     tracker = library.link(linker, f"{unit.name}#{next(_store.names)}")
     addresses = {name: tracker[name] for name in names}
-    return Compiled(unit.name, addresses, source, len(image), pages.Pages.of(tracker, len(image)))
+    size = len(image)
+    return Compiled(unit.name, addresses, source, size, pages.token_for(tracker, size))
 
 
 def compiled() -> list[Compiled]:

@@ -1,19 +1,23 @@
 """Pages of machine code: who keeps them, and when they are freed.
 
-Whoever holds a :class:`Pages` may run the code.  When the last holder is gone, finalisers run: in
-any thread, in a signal handler, in a collection, in a forked child or at exit, while another thread
-is inside LLVM or will never run again.  So they only note that the pages may go; :func:`free` frees
-them when code is built next, under the lock of building.
+Freeing enters LLVM, which no finaliser may do: it runs in any thread, in a signal handler, in a
+collection, in a forked child or at exit, while another thread is inside LLVM or will never run
+again.  Nor does a finaliser say that its object is gone: those of a dead circle are called before
+it is known whether one of them brings the rest back to life, or still runs the code.
+
+So there is none.  Who may run the code keeps a token.  When code is built next, under the lock of
+building, the pages of tokens that nobody refers to any more are freed.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-__all__ = ["Pages", "free", "linked"]
+__all__ = ["free", "linked", "token_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,54 +26,45 @@ class _Linked:
 
     tracker: Any
     nbytes: int
+    token: object
 
 
 # The trackers are held here and nowhere else: one that is collected as garbage enters LLVM at once.
 _linked: dict[int, _Linked] = {}
-_released: list[int] = []
 _numbers = itertools.count(1)
 
 
-class Pages(int):
-    """Holds the pages of one linked object; as a number, it names them.
+def _references(x: _Linked) -> int:
+    """To a token; where references are not counted, as many as never are free."""
+    return sys.getrefcount(x.token) if hasattr(sys, "getrefcount") else sys.maxsize
 
-    The garbage collector calls the finalisers of a dead circle before it knows whether one of them
-    brings the rest back to life, or still runs the code.  Objects without fields it does not track:
-    this one is finalised when nothing refers to it any more, and never before.
+
+_ALONE = min(_references(_Linked(None, 0, object())), sys.maxsize - 1)
+
+
+def token_for(tracker: Any, nbytes: int) -> object:
+    """Take over what LLVM's linker returned for an object of ``nbytes``.
+
+    Returns:
+        What keeps its pages: a reference to this very object.
     """
-
-    __slots__ = ()
-
-    @staticmethod
-    def of(tracker: Any, nbytes: int) -> Pages:
-        """Take over what LLVM's linker returned for an object of ``nbytes``."""
-        pages = Pages(next(_numbers))
-        _linked[pages.__index__()] = _Linked(tracker, nbytes)
-        return pages
-
-    # Bound here: at exit this may run when the module's names are gone.
-    def __del__(self, *, release: Any = _released.append) -> None:
-        release(self.__index__())
-
-    def __reduce_ex__(self, _: Any) -> NoReturn:
-        raise TypeError("machine code cannot be copied or pickled")
+    token = object()
+    _linked[next(_numbers)] = _Linked(tracker, nbytes, token)
+    return token
 
 
 def free() -> None:
-    """Unmap what nobody holds.  Only while the lock of building is held."""
-    while True:
-        try:
-            number = _released.pop()
-        except IndexError:
-            return
-        # Nothing but memory is lost if LLVM refuses.
-        with suppress(RuntimeError):
-            _linked.pop(number).tracker.close()
+    """Unmap what nobody keeps.  Only while the lock of building is held."""
+    for number in list(_linked):
+        found = _linked.get(number)
+        # A call in the middle of this, as a signal handler's, may free as well: one takes it.
+        if found is not None and _references(found) <= _ALONE and _linked.pop(number, None):
+            # Nothing but memory is lost if LLVM refuses.
+            with suppress(RuntimeError):
+                found.tracker.close()
 
 
 def linked() -> tuple[int, int]:
-    """How many objects are in memory and may be run, and the bytes of their images."""
-    known = _linked.copy()
-    for number in _released.copy():
-        known.pop(number, None)
-    return len(known), sum(x.nbytes for x in known.values())
+    """How many objects are in memory, and the bytes of their images."""
+    sizes = [x.nbytes for x in list(_linked.values())]
+    return len(sizes), sum(sizes)
