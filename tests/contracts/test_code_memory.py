@@ -25,7 +25,8 @@ from oracle import NESTED, run_python
 pytestmark = pytest.mark.skipif(NESTED in os.environ, reason="the same on all instruction sets")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-# Functions whose code differs, and what they make of a product.  Kernels of few rows compile sooner.
+# Functions whose code differs, and what they make of a product.  Kernels have few rows, to compile
+# sooner.
 _FUNCTIONS = """
 import gc, os, signal, sys, threading, time
 import numpy as np

@@ -33,8 +33,8 @@ __all__ = [
     "Compiled", "Unit", "assembly", "compiled", "gemm_unit", "get", "text", "when_full",
 ]  # fmt: skip
 
-# Objects one linker links.  Of an object that is freed LLVM keeps 10 KiB until its linker goes, with
-# the last of its objects.  A linker itself takes 130 KiB.
+# Objects one linker links.  Of one that is freed LLVM keeps 10 KiB until its linker goes, with the
+# last of its objects.  A linker itself takes 130 KiB.
 _PER_LINKER = 32
 
 
@@ -255,9 +255,6 @@ def get(unit: Unit) -> Compiled:
     known = _store.find(key)
     if known is not None:
         return known
-    # They may warn, which runs any Python: not under the lock.
-    limits()
-    cache.limit()
     with cache.WarningsLater(), building:
         known = _store.find(key)
         if known is None:

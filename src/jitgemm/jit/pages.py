@@ -57,8 +57,10 @@ def free() -> None:
     """Unmap what nobody keeps.  Only while the lock of building is held."""
     for number in list(_linked):
         found = _linked.get(number)
+        if found is None or _references(found) > _ALONE:
+            continue
         # A call in the middle of this, as a signal handler's, may free as well: one takes it.
-        if found is not None and _references(found) <= _ALONE and _linked.pop(number, None):
+        if _linked.pop(number, None) is not None:
             # Nothing but memory is lost if LLVM refuses.
             with suppress(RuntimeError):
                 found.tracker.close()
