@@ -346,9 +346,9 @@ def test_finalisers_and_collections_multiply() -> None:
 # Line by line through the modules that keep state, a product in the middle of one that is built
 # from nothing: engine, kernel, plan, pool, caches.
 _TRACED = """
-from jitgemm.jit import building, cache, compiler
+from jitgemm.jit import building, cache, compiler, pages
 from jitgemm.runtime import engine as engines, memory, pool
-from jitgemm.api import dispatch
+from jitgemm.api import dispatch, keeping
 from oracle import forget_plans
 
 # What an entry of an engine still refers to stays.
@@ -365,7 +365,7 @@ def forget():
     made.clear()
     forget_plans()
 
-modules = (building, cache, compiler, engines, memory, pool, dispatch)
+modules = (building, cache, compiler, pages, engines, memory, pool, dispatch, keeping)
 files = {m.__file__ for m in modules}
 
 def lines(call, at=None):
