@@ -162,8 +162,8 @@ KNOBS = {
             "code_units",
             128,
             1,
-            "kernels, those used last, whose machine code stays in memory though no plan holds them; "
-            "as many again may be held by plans that calls have left behind",
+            "kernels, those used last, whose machine code stays in memory though no plan holds "
+            "them; as many again may be held by plans that calls have left behind",
             "estimate: 31 kernels cover nine element types with the usual operands, bias and "
             "activations; one that is needed again is read from disk in 1 to 3 ms",
         ),
