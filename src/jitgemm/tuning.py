@@ -166,6 +166,30 @@ KNOBS = {
             "micropanels of B that must reuse a packed row of A",
             "estimate, not swept: copying an element costs about what using it in four panels does",
         ),
+        _knob(
+            "code_units",
+            128,
+            1,
+            "kernels, those used last, whose machine code stays in memory though no plan holds "
+            "them; as many again may be held by plans that calls have left behind",
+            "estimate: 31 kernels cover nine element types with the usual operands, bias and "
+            "activations; one that is needed again is read from disk in 1 to 3 ms",
+        ),
+        _knob(
+            "code_bytes",
+            16 << 20,
+            1,
+            "bytes of those kernels' object files; as many again may be held by such plans",
+            "as code_units, of the largest: 13 to 126 KB with AVX-512 (mean 85), half of that with "
+            "AVX2; 79 KB take 99 KB of resident memory (Zen 4 VM, 2026-12-01)",
+        ),
+        _knob(
+            "cache_bytes",
+            256 << 20,
+            0,
+            "bytes of the cache folder, above which objects used least recently are removed",
+            "estimate: 3000 kernels of 85 KB, each of which takes 0.3 to 0.9 s to compile anew",
+        ),
     )
 }
 

@@ -260,8 +260,8 @@ def test_peak_function_computes_what_it_says(element: Any, fold: str) -> None:
     for _ in range(reps):
         sums = sums * x + x if fold == "madd" else np.array([meaning(x, x, s) for s in sums])
     unit = peak_unit(element, fold)
-    run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
-    run(compiler.get(unit).addresses[unit.name])(reps, address(io))
+    run = compiler.get(unit).function(unit.name, ctypes.c_int64, ctypes.c_void_p)
+    run(reps, address(io))
     np.testing.assert_array_equal(io[0], sums.sum(axis=0, dtype=dtype))
 
 

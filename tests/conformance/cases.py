@@ -121,8 +121,7 @@ def unit(spec: GemmSpec) -> compiler.Unit:
 def native(spec: GemmSpec, function: Function, alone: compiler.Unit | None = None) -> Any:
     """The compiled form of a function of the spec's unit, or of ``alone``."""
     kinds = [ctypes.c_void_p if k == "ptr" else ctypes.c_int64 for _, k in function.params]
-    prototype = ctypes.CFUNCTYPE(None, *kinds)
-    return prototype(compiler.get(alone or unit(spec)).addresses[function.name])
+    return compiler.get(alone or unit(spec)).function(function.name, *kinds)
 
 
 def bits(x: Array) -> Array:

@@ -93,7 +93,7 @@ def call(isa: Isa, function: Function, memory: Memory, compiled: object, *argume
     if name not in _compiled:
         kinds = [ctypes.c_void_p if k == "ptr" else ctypes.c_int64 for _, k in function.params]
         code = compiler.get(compiler.Unit(name, isa, lambda: [function], identity=name))
-        _compiled[name] = ctypes.CFUNCTYPE(None, *kinds)(code.addresses[function.name])
+        _compiled[name] = code.function(function.name, *kinds)
     _compiled[name](*arguments)
 
 

@@ -185,7 +185,7 @@ def test_gemm_with_any_options(name: str, how: str, out: str, rng: np.random.Gen
 def test_complex_factors_and_conjugation(
     dtype: Any,
     turned: bool,
-    rng: np.random.Generator,  # noqa: FBT001
+    rng: np.random.Generator,
 ) -> None:
     a, b, c = _some(rng, dtype, 5, 6), _some(rng, dtype, 6, 7), _some(rng, dtype, 5, 7)
     out = np.zeros((7, 5), dtype).T if turned else np.zeros((5, 7), dtype)

@@ -346,8 +346,8 @@ def test_finalisers_and_collections_multiply() -> None:
 # Line by line through the modules that keep state, a product in the middle of one that is built
 # from nothing: engine, kernel, plan, pool, caches.
 _TRACED = """
-from jitgemm.jit import building, cache, compiler
-from jitgemm.runtime import calls, engine as engines, memory, pool
+from jitgemm.jit import building, cache, compiler, pages
+from jitgemm.runtime import calls, engine as engines, executables, keeping, memory, pool
 from jitgemm.api import entries, stubs
 from oracle import forget_plans
 
@@ -360,11 +360,15 @@ def forget():
         engines._engine.pool.stop()
     engines._engine = engines._usable = None
     compiler._store.units.clear()
+    compiler._store.alive.clear()
     compiler._store.lljit = None
     made.clear()
     forget_plans()
 
-modules = (building, cache, compiler, engines, memory, pool, calls, entries, stubs)
+modules = (
+    building, cache, compiler, pages, engines, memory, pool, calls, entries, stubs, keeping,
+    executables,
+)
 files = {m.__file__ for m in modules}
 
 def lines(call, at=None):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from jitgemm.api.operands import Array
@@ -43,7 +41,7 @@ class SmallTable:
     ) -> None:
         self._table = record_array(SMALL.slots)
         self._least, self._most, self._dots = least, most, dots
-        self._code: list[Any] = []  # keeps its pages
+        self._code: list[compiler.Compiled] = []  # keeps the pages of what the table names
 
     @property
     def where(self) -> int:

@@ -1,1 +1,1 @@
-"""Command line: ``info``, ``demo`` and ``bench``."""
+"""Command line: ``info``, ``demo``, ``bench`` and ``clear-cache``."""

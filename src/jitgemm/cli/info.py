@@ -11,6 +11,7 @@ import jitgemm
 from jitgemm import tuning
 from jitgemm.cli.tables import Table, byte_size, show
 from jitgemm.isa.tables import BY_NAME
+from jitgemm.jit import cache
 from jitgemm.jit.target import NO_ISA, available
 from jitgemm.kernels import registry
 from jitgemm.planner.machine import usable_cpus
@@ -26,13 +27,8 @@ def add_parser(commands: Any) -> None:
 
 
 def _objects(folder: str | None) -> dict[str, int]:
-    sizes = []
-    for path in Path(folder).glob("*.o") if folder else ():
-        try:
-            sizes.append(path.stat().st_size)
-        except OSError:
-            continue  # removed by somebody in the meantime
-    return {"objects": len(sizes), "bytes": sum(sizes)}
+    files = [x for x in cache.stored(Path(folder)) if x.finished] if folder else []
+    return {"objects": len(files), "bytes": sum(x.nbytes for x in files)}
 
 
 def describe() -> dict[str, Any]:
@@ -62,9 +58,10 @@ def describe() -> dict[str, Any]:
 
 
 def _machine(facts: dict[str, Any]) -> Table:
-    caches, cache = facts["caches"], facts["cache"]
+    caches, folder = facts["caches"], facts["cache"]
     levels = ", ".join(f"{level} {byte_size(caches[level])}" for level in ("l1d", "l2", "l3"))
-    held = f"{cache['objects']} objects, {byte_size(cache['bytes'])}"
+    most = byte_size(facts["knobs"]["cache_bytes"]["value"])
+    held = f"{folder['objects']} objects, {byte_size(folder['bytes'])} of {most}"
     rows = [
         ("CPU", facts["cpu"]),
         ("triple", facts["triple"]),
@@ -78,7 +75,7 @@ def _machine(facts: dict[str, Any]) -> Table:
         ("threads", f"{facts['threads']} of {facts['usable_processors']} usable processors"),
         ("  by", facts["threads_source"]),
         ("native entry", "yes" if facts["native_entry"] else "no"),
-        ("cache folder", f"{cache['folder']}: {held}" if cache["folder"] else "none"),
+        ("cache folder", f"{folder['folder']}: {held}" if folder["folder"] else "none"),
     ]
     return Table(f"jitgemm {facts['jitgemm']}", ("what", "found"), rows)
 

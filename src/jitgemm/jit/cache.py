@@ -3,6 +3,10 @@
 Contract 21: owner-only directory, atomic writes, a checksum over every file, keys made of the
 generator's source, LLVM, CPU and features.  A damaged or foreign file is ignored with a warning and
 rebuilt; a read-only or missing home directory is no error.
+
+The folder holds at most ``cache_bytes``: whoever stores an object removes those used least
+recently, by their time of modification, which loading renews.  Other processes may load, store and
+remove at any moment: a file that is gone was never there.
 """
 
 from __future__ import annotations
@@ -11,12 +15,15 @@ import hashlib
 import importlib.util
 import os
 import pkgutil
+import re
 import stat
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -25,9 +32,18 @@ from typing import Any
 
 from jitgemm import errors, tuning
 
-__all__ = ["WarningsLater", "directory", "load", "source_digest", "store"]
+__all__ = [
+    "Stored", "WarningsLater", "directory", "limit", "load", "location", "remove", "source_digest",
+    "store", "stored",
+]  # fmt: skip
 
 _MAGIC = b"jitgemm-object-1\n"
+# How files of any version begin, and what they are called.
+_KIND = b"jitgemm-object-"
+_OBJECT = re.compile(r"[0-9a-f]{40}\.o")
+_UNFINISHED = re.compile(r"[0-9a-f]{40}\.\w+\.tmp")
+# How exactly loading records the time, and how long a file may take to be written.
+_HOUR_S = 3600.0
 _DIGEST = hashlib.sha256().digest_size
 _PACKAGE = __name__.split(".", 1)[0]
 _GENERATORS = ("isa", "lang", "kernels", "jit", "runtime")
@@ -132,28 +148,38 @@ def _default_directory() -> Path:
     return Path(base) / "jitgemm"
 
 
+def location() -> Path | None:
+    """The cache folder, which need not exist nor be used; ``None``: there is no home.
+
+    ``JITGEMM_CACHE_DIR`` names another than the platform's.
+    """
+    try:
+        return tuning.folder("cache_dir") or _default_directory()
+    except RuntimeError:
+        return None
+
+
 def directory() -> Path | None:
     """The cache folder, created if need be; ``None`` where there can be none.
 
-    ``JITGEMM_CACHE_DIR`` names another folder; ``JITGEMM_CACHE=off`` switches the disk cache off.
+    ``JITGEMM_CACHE=off`` switches the disk cache off.
     """
     if not tuning.switch("cache", default=True):
         return None
-    named = tuning.folder("cache_dir")
+    path = location()
+    if path is None:
+        return None
     try:
-        path = named or _default_directory()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.name == "posix":
             info = path.stat()
             if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o022:
                 _warn(f"cache folder {path} can be written by others; not used")
                 return None
-    except RuntimeError:
-        return None  # no home
     except OSError as e:
         # Read-only, or not a folder: work without.
-        if named is not None:
-            _warn(f"cache folder {named} cannot be used ({e.strerror}); machine code is not kept")
+        if tuning.folder("cache_dir") is not None:
+            _warn(f"cache folder {path} cannot be used ({e.strerror}); machine code is not kept")
         return None
     return path
 
@@ -172,6 +198,10 @@ def load(key: str) -> bytes | None:
     if not data.startswith(_MAGIC) or data[len(_MAGIC) :][:_DIGEST] != _seal(key, body):
         _warn(f"cache file {path} is damaged or foreign; rebuilt")
         return None
+    # In a read-only folder, or without the file by now, there is nothing to record.
+    with suppress(OSError):
+        if time.time() - path.stat().st_mtime > _HOUR_S:
+            os.utime(path)
     return body
 
 
@@ -181,7 +211,7 @@ def store(key: str, body: bytes) -> None:
     if folder is None:
         return
     try:
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        handle, name = tempfile.mkstemp(prefix=f"{key}.", suffix=".tmp", dir=folder)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(_MAGIC + _seal(key, body) + body)
@@ -189,8 +219,78 @@ def store(key: str, body: bytes) -> None:
         except BaseException:
             Path(name).unlink()
             raise
+        _trim(folder)
     except OSError:
         return
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file of this package in the cache folder."""
+
+    path: Path
+    nbytes: int
+    used: float
+    """When it was stored or loaded, to the hour, in seconds since the epoch."""
+    finished: bool
+    """False: left behind by a process that died while it wrote."""
+
+
+def stored(folder: Path) -> list[Stored]:
+    """The package's files in a folder by their names, least recently used first.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    found, started_before = [], time.time() - _HOUR_S
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            finished = _OBJECT.fullmatch(entry.name) is not None
+            if not finished and _UNFINISHED.fullmatch(entry.name) is None:
+                continue
+            with suppress(OSError):
+                info = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(info.st_mode) and (finished or info.st_mtime < started_before):
+                    file = Stored(Path(entry.path), info.st_size, info.st_mtime, finished)
+                    found.append(file)
+    return sorted(found, key=lambda x: x.used)
+
+
+def remove(file: Stored, *, dry_run: bool = False) -> bool:
+    """Remove a file, if it is one of this package by its content too; whether it was (or would be).
+
+    Raises:
+        OSError: it cannot be read or removed.
+    """
+    try:
+        with file.path.open("rb") as content:
+            start = content.read(len(_KIND))
+        if start != _KIND and not (start == b"" and not file.finished):
+            return False
+        if not dry_run:
+            file.path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+@cache
+def limit() -> int:
+    """How many bytes the folder may hold."""
+    return tuning.environment("cache_bytes")
+
+
+def _trim(folder: Path) -> None:
+    """Remove what was left unfinished, and the objects used least recently beyond the limit."""
+    files = stored(folder)
+    total = sum(x.nbytes for x in files)
+    for file in files:
+        if file.finished and total <= limit():
+            continue
+        with suppress(OSError):
+            remove(file)
+        # Also if it stays, because others have to be readable: no other goes in its place.
+        total -= file.nbytes
 
 
 def _seal(key: str, body: bytes) -> bytes:

@@ -2,18 +2,25 @@
 
 LLJIT links position-independent objects and makes their pages executable only after it has written
 them (never both at once); symbols that cannot be resolved are errors.
+
+The units used last are kept, up to the knobs ``code_units`` and ``code_bytes``.  Others live as
+long as somebody holds their :class:`Compiled`.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
+from weakref import ref
 
+from jitgemm import tuning
 from jitgemm.isa.tables import Isa
-from jitgemm.jit import cache
+from jitgemm.jit import cache, pages
 from jitgemm.jit.building import building
 from jitgemm.jit.target import check_executable_memory, host, llvm, target_machine
 from jitgemm.kernels.spec import GemmSpec
@@ -22,7 +29,13 @@ from jitgemm.lang.core import Function
 from jitgemm.lang.llvm import LlvmKernel
 from jitgemm.lang.module import LlvmModule
 
-__all__ = ["Compiled", "Unit", "assembly", "compiled", "gemm_unit", "get", "text"]
+__all__ = [
+    "Compiled", "Unit", "assembly", "compiled", "gemm_unit", "get", "text", "when_full",
+]  # fmt: skip
+
+# Objects one linker links.  Of one that is freed LLVM keeps 10 KiB until its linker goes, with the
+# last of its objects.  A linker itself takes 130 KiB.
+_PER_LINKER = 32
 
 
 @dataclass(frozen=True)
@@ -52,27 +65,121 @@ class Unit:
         return self._key[0]
 
 
-@dataclass
+@dataclass(eq=False)
 class Compiled:
-    """Machine code in memory.  Keeps its pages alive."""
+    """Machine code in memory.
+
+    Its pages stay as long as this object: whoever keeps an address keeps the object too.
+    """
 
     name: str
     addresses: dict[str, int]
     source: str
     """``compiled`` or ``disk cache``."""
-    _tracker: Any = field(repr=False)
+    nbytes: int
+    """Of the object it was linked from."""
+    _token: object = field(repr=False)
+
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        raise TypeError("machine code cannot be copied or pickled")
+
+    def function(self, name: str, *kinds: Any) -> Callable[..., None]:
+        """An exported function that keeps its pages, to be called from Python.
+
+        Args:
+            name: of the function.
+            kinds: ctypes of its arguments.
+        """
+        call = ctypes.CFUNCTYPE(None, *kinds)(self.addresses[name])
+        call.code = self  # type: ignore[attr-defined]
+        return call
 
 
 class _Store:
-    """Process-wide state: the linker and what it has linked."""
+    """Process-wide state: the linker and what it has linked.
+
+    A unit is looked for without a lock, so whatever runs Python in between may do the same.
+    """
 
     def __init__(self) -> None:
+        # Least recently used first.
         self.units: dict[str, Compiled] = {}
+        self.alive: dict[str, ref[Compiled]] = {}
         self.lljit: Any = None
+        self.links = itertools.count(1)
         self.names = itertools.count(1)
+        self.holders: list[Callable[[], bool]] = []
+
+    def find(self, key: str) -> Compiled | None:
+        """A unit that is in memory, which thereby is the one used last."""
+        found = self.units.pop(key, None)
+        if found is not None:
+            self.units[key] = found
+            return found
+        known = self.alive.get(key)
+        found = None if known is None else known()
+        if found is not None:
+            self.units[key] = found
+            self.evict()
+        return found
+
+    def keep(self, key: str, made: Compiled) -> Compiled:
+        """Keep a unit just linked; the one to be used, which may be another call's."""
+        kept = self.units.setdefault(key, made)
+        self.alive[key] = ref(kept)
+        self.evict()
+        return kept
+
+    def kept(self) -> tuple[int, int]:
+        """How many units are kept, and their bytes."""
+        sizes = [x.nbytes for x in list(self.units.values())]
+        return len(sizes), sum(sizes)
+
+    def evict(self) -> None:
+        """Let go of the units used least recently, but for the last one."""
+        while len(self.units) > 1 and _beyond(*self.kept()):
+            for oldest in list(self.units)[:1]:
+                self.units.pop(oldest, None)
+
+    def make_room(self) -> None:
+        """Free what nobody holds, and have plans forgotten while they hold too much besides.
+
+        Only while the lock of building is held.
+        """
+        pages.free()
+        while self._crowded() and sum(forget() for forget in self.holders):
+            pages.free()
+        for key in list(self.alive):
+            known = self.alive.get(key)
+            if known is not None and known() is None:
+                self.alive.pop(key, None)
+
+    def _crowded(self) -> bool:
+        (count, nbytes), (kept, kept_bytes) = pages.linked(), self.kept()
+        return _beyond(count - kept, nbytes - kept_bytes)
 
 
 _store = _Store()
+
+
+@functools.cache
+def limits() -> tuple[int, int]:
+    """How many units are kept, and how many bytes of objects they may have together."""
+    return tuning.environment("code_units"), tuning.environment("code_bytes")
+
+
+def _beyond(count: int, nbytes: int) -> bool:
+    most, most_bytes = limits()
+    return count > most or nbytes > most_bytes
+
+
+def when_full(forget: Callable[[], bool]) -> None:
+    """Have ``forget`` called while more code is held elsewhere than is kept here at most.
+
+    It runs under the lock of building, forgets what was used least recently of what may hold code,
+    and says whether there was anything.
+    """
+    _store.holders.append(forget)
 
 
 def gemm_unit(spec: GemmSpec) -> Unit:
@@ -145,22 +252,27 @@ def get(unit: Unit) -> Compiled:
         JitUnavailableError: this process may not, or cannot, make code executable.
     """
     key = unit.key
-    known = _store.units.get(key)
+    known = _store.find(key)
     if known is not None:
         return known
     with cache.WarningsLater(), building:
-        known = _store.units.get(key)
-        # A call in the middle of building, as a signal handler's, may build the same: one is kept.
-        return known or _store.units.setdefault(key, _build(unit))
+        known = _store.find(key)
+        if known is None:
+            # A call in the middle of building, as a signal handler's, may build the same: one is
+            # kept.
+            known = _store.keep(key, _build(unit))
+            _store.make_room()
+    return known
 
 
 def _linker(unit: Unit) -> Any:
-    if _store.lljit is None:
+    linker = _store.lljit
+    if linker is None or next(_store.links) % _PER_LINKER == 0:
         # JITLink lays an object's sections out side by side.  The older linker maps each where the
         # system likes, and aborts the process when that is more than 2 GiB apart.
-        made = llvm().create_lljit_compiler(target_machine(unit.isa), use_jit_link=True)
-        _store.lljit = _store.lljit or made
-    return _store.lljit
+        linker = llvm().create_lljit_compiler(target_machine(unit.isa), use_jit_link=True)
+        _store.lljit = linker
+    return linker
 
 
 def _build(unit: Unit) -> Compiled:
@@ -179,9 +291,12 @@ def _build(unit: Unit) -> Compiled:
         library.export_symbol(name)
     # Names only need to differ.
     tracker = library.link(linker, f"{unit.name}#{next(_store.names)}")
-    return Compiled(unit.name, {n: tracker[n] for n in names}, source, tracker)
+    addresses = {name: tracker[name] for name in names}
+    size = len(image)
+    return Compiled(unit.name, addresses, source, size, pages.token_for(tracker, size))
 
 
 def compiled() -> list[Compiled]:
-    """Everything linked in this process so far."""
-    return list(_store.units.values())
+    """Every unit in this process's memory."""
+    found = [known() for known in list(_store.alive.values())]
+    return [x for x in found if x is not None]

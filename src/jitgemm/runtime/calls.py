@@ -15,6 +15,7 @@ import numpy as np
 
 from jitgemm import tuning
 from jitgemm.isa.types import F32
+from jitgemm.jit import compiler
 from jitgemm.jit.target import NO_ISA
 from jitgemm.runtime import numpy_abi
 from jitgemm.runtime.call_code import PLAN
@@ -105,6 +106,7 @@ class Calls:
         for name, value in values.items():
             self.record[CALLS.slot(name)] = value
         self._context = context
+        compiler.when_full(self._forget)
 
     @property
     def where(self) -> int:
@@ -151,18 +153,21 @@ class Calls:
                 return True
         return False
 
-    def _forget(self) -> None:
-        """Keep three quarters of the entries, those used last, in a table made anew.
+    def _forget(self) -> bool:
+        """Keep three quarters of the entries, those used last; whether any is forgotten.
+
+        The table is made anew.
 
         Other threads may find and leave entries between any two steps of this.  Each entry has a
         key of its own, and is let go only when no slot has its address any more.
         """
         known = sorted(self._kept.items(), key=lambda x: -int(x[1][ENTRY.slot("used")]))
-        slots, most = np.zeros_like(self._slots), max(1, 3 * self._most // 4)
+        slots, most = np.zeros_like(self._slots), 3 * min(len(known), self._most) // 4
         gone = [serial for serial, _ in known[most:]]
         gone += [serial for serial, entry in known[:most] if not self._put(slots, entry)]
         self._slots[:] = slots
         self._drop(gone)
+        return bool(gone)
 
     def _drop(self, serials: list[int]) -> None:
         for serial in serials:

@@ -156,8 +156,5 @@ def run_pack(
         known = {"job": Span(where, 0, JOB.size), "b": source, "packed": target}
         interpret(function, spec.isa, args, known, {"packed"})
         return
-    found = compiler.get(compiler.gemm_unit(spec)).addresses[function.name]
-    call: Callable[..., None] = ctypes.CFUNCTYPE(
-        None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 4
-    )(found)
-    call(*args)
+    code = compiler.get(compiler.gemm_unit(spec))
+    code.function(function.name, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 4)(*args)

@@ -1,4 +1,4 @@
-"""Executables by the spec of their call: the latest are kept."""
+"""Executables by the spec of their call: those used last are kept."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from jitgemm.planner.callspec import CallSpec
 from jitgemm.runtime.batches import BatchExecutable
 from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine
-from jitgemm.runtime.keeping import keep
+from jitgemm.runtime.keeping import BoundedCache
 
 __all__ = ["executable_for", "forget"]
 
 _KEPT = 512
-_known: dict[CallSpec, Executable | BatchExecutable] = {}
+_known: BoundedCache[CallSpec, Executable | BatchExecutable] = BoundedCache(_KEPT)
 
 
 def executable_for(spec: CallSpec) -> Executable | BatchExecutable:
@@ -25,7 +25,7 @@ def executable_for(spec: CallSpec) -> Executable | BatchExecutable:
     if found is None:
         plan = plan_call(spec, engine().context(spec.threads))
         found = BatchExecutable(plan) if isinstance(plan, BatchPlan) else Executable(plan)
-        keep(_known, spec, found, _KEPT)
+        _known.put(spec, found)
     return found
 
 

@@ -31,6 +31,8 @@ class Listed:
     job: np.ndarray
     tables: Tables
     """What the job refers to besides operands."""
+    code: object
+    """Keeps the pages of ``nest``."""
 
 
 def listed(spec: CallSpec, operands: Operands) -> Listed:
@@ -40,7 +42,7 @@ def listed(spec: CallSpec, operands: Operands) -> Listed:
     job = executable.template.copy()
     set_operands(job, operands.spans(executable.plan.problem))
     tables = executable.data.write(job, operands.scalars)
-    return Listed(executable.plan, executable.address, job, tables)
+    return Listed(executable.plan, executable.address, job, tables, executable)
 
 
 def run_list(products: list[Listed], threads: int, workspace: Workspace | None) -> None:

@@ -51,8 +51,7 @@ def measure_peak(element: ElementType, fold: str = "madd") -> float:
     if fold not in isa.table(element) and fold not in isa.tiles:
         raise IsaError(message("isa", f"one with {fold} on {element}", repr(isa.name)))
     unit = peak_unit(element, fold)
-    where = compiler.get(unit).addresses[unit.name]
-    run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(where)
+    run = compiler.get(unit).function(unit.name, ctypes.c_int64, ctypes.c_void_p)
     io = aligned_buffer(io_bytes(element, isa, fold))
     values = io.view(element_dtype(element))
 
