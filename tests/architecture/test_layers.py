@@ -67,8 +67,7 @@ def test_jobs_have_one_writer() -> None:
         str(p.relative_to(PACKAGE)) for p in MODULES
         if re.search(r"\bJOB\.(slot|fields)\b", p.read_text())
     }  # fmt: skip
-    # Calls that are remembered place their addresses themselves.
-    assert writers <= {"runtime/jobs.py", "api/dispatch.py", "api/ragged.py"}
+    assert writers == {"runtime/jobs.py"}
 
 
 def test_only_the_compiler_knows_llvmlite_and_nobody_its_ir_builder() -> None:

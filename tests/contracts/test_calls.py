@@ -184,7 +184,7 @@ def test_gemm_with_any_options(name: str, how: str, out: str, rng: np.random.Gen
 @pytest.mark.parametrize("turned", [False, True])
 def test_complex_factors_and_conjugation(
     dtype: Any,
-    turned: bool,
+    turned: bool,  # noqa: FBT001
     rng: np.random.Generator,
 ) -> None:
     a, b, c = _some(rng, dtype, 5, 6), _some(rng, dtype, 6, 7), _some(rng, dtype, 5, 7)
