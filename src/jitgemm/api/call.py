@@ -53,7 +53,7 @@ class Call:
     """
 
     __slots__ = ("a", "b", "bias", "blas", "c", "dtype", "full", "index", "out", "parts",
-                 "request", "returned", "shape", "sum_dtype", "sums")  # fmt: skip
+                 "request", "returned", "shape", "sum_dtype", "sums", "unpacked")  # fmt: skip
 
     def __init__(
         self,
@@ -86,8 +86,10 @@ class Call:
         self.sums, self.parts = _sums_of(a.dtype, b.dtype, request.dtype)
         self.sum_dtype = element_dtype(self.sums, self.parts)
         self.shape = stack_shape(a, b, names)
-        if isinstance(a, PackedLhs) and isinstance(b, PackedRhs):
-            # A kernel reads one prepacked operand.  Conjugation is among the request's flags.
+        # A kernel reads one prepacked operand.
+        self.unpacked = isinstance(a, PackedLhs) and isinstance(b, PackedRhs)
+        if self.unpacked and isinstance(a, PackedLhs):
+            # Its conjugation is among the request's flags.
             a = a.stored()
         self._take_matrices(a, b)
         self.c = self._c(options.c)

@@ -174,19 +174,13 @@ def _is_told(x: object) -> bool:
     return x is None or isinstance(x, Packed)
 
 
-def _is_taken(x: object, taken: Array | Packed) -> bool:
-    """Whether an operand is used as it is: of two handles one is unpacked."""
-    same = isinstance(x, Packed) == isinstance(taken, Packed)
-    return same and isinstance(x, (Packed, np.ndarray)) and address_of(x) == address_of(taken)
-
-
 def _may_stay(operands: tuple[Any, Any], options: Options, call: Call) -> bool:
     """Whether calls like this one can be told by their signature, for as long as it is kept."""
     factors = type(options.alpha), type(options.beta)
     points = options.a_zero_point, options.b_zero_point
     return (
         all(map(_is_told, (*operands, options.out, options.c, options.bias)))
-        and all(map(_is_taken, operands, (call.a, call.b)))
+        and not call.unpacked
         and options.epilogue is None
         and (not call.sums.integral or factors == (int, int))
         and all(x is None or type(x) is int for x in points)

@@ -10,7 +10,7 @@ from jitgemm.api.call import Call
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.entries import remember
 from jitgemm.api.keywords import GemmKeywords, Options
-from jitgemm.api.operands import Array, in_place, is_weak, plain, plain_or_packed
+from jitgemm.api.operands import Array, in_place, is_weak, plain
 from jitgemm.api.smallentry import SmallTable
 from jitgemm.api.stubs import public, with_keywords
 from jitgemm.runtime.packed import Packed
@@ -30,8 +30,6 @@ NAMED = (
 def _missed(signature: bytes | None, a: Any, b: Any, **keywords: Any) -> Any:
     """A product that no earlier call has left an entry for, in full."""
     options = Options.of("gemm", keywords)
-    if signature is not None and not keywords and _SMALL.learn(a, b):
-        return gemm(a, b)
     if signature is None:
         converted = _converted(a, b, options)
         if converted is not None:
@@ -39,20 +37,23 @@ def _missed(signature: bytes | None, a: Any, b: Any, **keywords: Any) -> Any:
             left, right, others = converted
             result = gemm(left, right, **{**keywords, **others})
             return result if options.out is None else options.out
-    left, right = plain_or_packed("a", a), plain_or_packed("b", b)
+    elif not keywords and _SMALL.learn(a, b):
+        return gemm(a, b)
     count = resolve_threads(options.threads)
-    call = Call(left, right, options)
+    call = Call(a, b, options)
     result = call.run(count)
     remember(signature, call, (a, b), options, count)
     return result
 
 
 def _converted(a: Any, b: Any, options: Options) -> tuple[Any, Any, dict[str, Any]] | None:
-    """Operands as plain arrays; ``None`` if they are already, or are not to be."""
+    """Operands as plain arrays; ``None`` if they all are, but for numbers of Python."""
     given = {"a": a, "b": b, "c": options.c, "bias": options.bias, "out": options.out}
     found = {}
     for name, x in given.items():
-        if x is None or type(x) is np.ndarray or isinstance(x, Packed):
+        if x is None and name not in "ab":
+            continue
+        if type(x) is np.ndarray or isinstance(x, Packed):
             continue
         if name == "out":
             found[name] = in_place(name, x)
