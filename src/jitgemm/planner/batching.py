@@ -162,7 +162,7 @@ def _ahead(
 ) -> tuple[tuple[str, int], ...]:
     """Operands to fetch for the products to come, and the bytes of one product."""
     p, machine, depth = item.problem, context.machine, item.k_groups
-    # In units of the kernel's: a k-group is as long as a sum.
+    # As the kernel reads them: a k-group is as long as a sum.
     shapes = (("a", p.m, depth, p.a), ("b", depth, p.n, p.b), ("d", p.m, p.n, p.d))
     found, whole = [], 0
     for field, rows, cols, x in shapes:
