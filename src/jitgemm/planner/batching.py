@@ -170,8 +170,9 @@ def _ahead(
     item: GemmPlan, axes: tuple[Axis, ...], context: Context, *, repeats: bool
 ) -> tuple[tuple[str, int], ...]:
     """Operands to fetch for the products to come, and the bytes of one product."""
-    p, machine = item.problem, context.machine
-    shapes = (("a", p.m, p.k, p.a), ("b", p.k, p.n, p.b), ("d", p.m, p.n, p.d))
+    p, machine, depth = item.problem, context.machine, item.k_groups
+    # As the kernel reads them: a k-group is as long as a sum.
+    shapes = (("a", p.m, depth, p.a), ("b", depth, p.n, p.b), ("d", p.m, p.n, p.d))
     found, whole = [], 0
     for field, rows, cols, x in shapes:
         size = rows * cols * p.unit
