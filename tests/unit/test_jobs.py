@@ -28,7 +28,7 @@ def _slots(job: np.ndarray) -> dict[str, int]:
 
 def _typed() -> GemmPlan:
     types = replace(Types.of(I32), a=I8, b=U8)
-    operands = Operand(-70, 1), Operand(1, 80, foreign=True), Operand(256, 4)
+    operands = Operand(-70, 1), Operand(1, 80, swapped=True), Operand(256, 4)
     p = Problem(I32, 33, 40, 66, *operands, c=Operand(400, 4), mixed=types,
                 bias=Operand(0, 4), epilogue=Epilogue(True, Bias.COLUMN))  # fmt: skip
     return make_plan(p, context(isa=AVX512_BF16))
@@ -117,6 +117,6 @@ def test_the_data_of_a_call_are_its_slots_and_no_others() -> None:
 
 
 def test_a_job_that_packs() -> None:
-    found = _slots(jobs.packing(Operand(-24, 8, foreign=True), 50, 4096))
+    found = _slots(jobs.packing(Operand(-24, 8, swapped=True), 50, 4096))
     want = {"b_row": -24, "b_col": 8, "swap_b": 1, "k_numbers": 50, "panel_stride": 4096}
     assert found == dict.fromkeys(JOB.fields, 0) | want

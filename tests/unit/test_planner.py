@@ -103,11 +103,11 @@ def test_a_problem_transposed_twice_is_itself() -> None:
     assert turned.epilogue == Epilogue(True, Bias.ROW, relu)
     assert turned.operations == p.operations == 2 * 5 * 7 * 3
     assert turned.transposed() == p.normalized()
-    foreign = replace(p, a=replace(p.a, foreign=True), bias=Operand(0, 12, foreign=True))
-    turned = foreign.transposed()
+    swapped = replace(p, a=replace(p.a, swapped=True), bias=Operand(0, 12, swapped=True))
+    turned = swapped.transposed()
     assert turned.b is not None
     assert turned.bias is not None
-    assert (turned.b.foreign, turned.a.foreign, turned.bias.foreign) == (True, False, True)
+    assert (turned.b.swapped, turned.a.swapped, turned.bias.swapped) == (True, False, True)
     full = replace(p, epilogue=Epilogue(bias=Bias.FULL)).transposed()
     assert full.epilogue.bias is Bias.FULL
     with pytest.raises(ValueError, match="orientation"):
@@ -197,7 +197,7 @@ def test_a_foreign_b_is_packed() -> None:
     for orders in ("CCC", "CFC"):
         p = problem(2, 60, 70, orders=orders)
         assert p.b is not None
-        plan = make_plan(replace(p, b=replace(p.b, foreign=True)), context())
+        plan = make_plan(replace(p, b=replace(p.b, swapped=True)), context())
         assert plan.spec.b is BSource.PACKED
         _because(plan, "puts its bytes in order")
         assert "B: packed per call, which puts its bytes in order" in explain(plan, SERVER)
@@ -205,7 +205,7 @@ def test_a_foreign_b_is_packed() -> None:
 
 def test_a_foreign_a_is_packed() -> None:
     p = problem(2, 5, 3)
-    plan = make_plan(replace(p, a=replace(p.a, foreign=True)), context())
+    plan = make_plan(replace(p, a=replace(p.a, swapped=True)), context())
     assert plan.route.a.pack_a is PackA.PANELS
     _because(plan, "A: packed per chunk, which puts its bytes in order")
     check_plan(plan)
@@ -216,11 +216,11 @@ def test_foreign_results_go_through_a_buffer() -> None:
                 epilogue=Epilogue(True, Bias.FULL))  # fmt: skip
     assert make_plan(p, context()).route.modes.direct
     for field in ("c", "d", "bias"):
-        plan = make_plan(replace(p, **{field: Operand(120, 4, foreign=True)}), context())
+        plan = make_plan(replace(p, **{field: Operand(120, 4, swapped=True)}), context())
         assert not plan.route.modes.direct
         _because(plan, "an operand is byte-swapped")
     # A bias per column or row is put in order apart.
-    row = replace(p, bias=Operand(0, 4, foreign=True), epilogue=Epilogue(True, Bias.COLUMN))
+    row = replace(p, bias=Operand(0, 4, swapped=True), epilogue=Epilogue(True, Bias.COLUMN))
     assert make_plan(row, context()).route.modes.direct
     assert not make_plan(replace(p, bias=Operand(4, 80)), context()).route.modes.direct
 
@@ -230,7 +230,7 @@ def test_streamed_rows_read_their_bias_along_with_the_columns() -> None:
     for kind, bias, streams in (
         (Bias.NONE, None, True), (Bias.COLUMN, Operand(0, 4), True),
         (Bias.COLUMN, Operand(0, 0), False), (Bias.COLUMN, Operand(0, 8), False),
-        (Bias.COLUMN, Operand(0, 4, foreign=True), False), (Bias.ROW, Operand(4, 0), True),
+        (Bias.COLUMN, Operand(0, 4, swapped=True), False), (Bias.ROW, Operand(4, 0), True),
         (Bias.FULL, Operand(16_000, 4), True),
     ):  # fmt: skip
         plan = make_plan(replace(p, bias=bias, epilogue=Epilogue(bias=kind)), context())
@@ -271,7 +271,7 @@ def test_columns_are_walked_from_end_to_end() -> None:
 
 def test_a_foreign_a_is_packed_for_turned_columns() -> None:
     p = _columns(256, 1024)
-    plan = make_plan(replace(p, a=replace(p.a, foreign=True)), context())
+    plan = make_plan(replace(p, a=replace(p.a, swapped=True)), context())
     assert plan.route.a.pack_a is PackA.PANELS
 
 
@@ -299,8 +299,8 @@ def test_a_dot_product_is_one_whatever_its_operands() -> None:
     p = problem(1, 1, 70)
     for other in (
         replace(p, a=Operand(280, -12)), replace(p, b=Operand(1 << 20, 4)), replace(p, b=None),
-        replace(p, a=Operand(280, -4, foreign=True)), replace(p, b=Operand(4, 4, foreign=True)),
-        replace(p, d=Operand(4, 4, foreign=True)), replace(p, k=1 << 20),
+        replace(p, a=Operand(280, -4, swapped=True)), replace(p, b=Operand(4, 4, swapped=True)),
+        replace(p, d=Operand(4, 4, swapped=True)), replace(p, k=1 << 20),
         replace(p, parts=2),
     ):  # fmt: skip
         made = context(4, parallel_flops=1, split_depth=1, lhs_pack_stride=4, lhs_pack_reuse=1)
@@ -334,14 +334,14 @@ def test_a_small_result_with_a_deep_sum_is_split() -> None:
         (_deep(orders="CPC"), context(4)),
         (_deep(m=1, n=1), context(4)),
         (_deep(m=1000, n=1000), context(4)),
-        (replace(_deep(), a=Operand(400_000, 4, foreign=True)), context(4)),
+        (replace(_deep(), a=Operand(400_000, 4, swapped=True)), context(4)),
         (replace(_deep(), d=Operand(80, 8)), context(4)),
-        (replace(_deep(), d=Operand(40, 4, foreign=True)), context(4)),
+        (replace(_deep(), d=Operand(40, 4, swapped=True)), context(4)),
         (replace(_deep(), bias=Operand(0, 8), epilogue=Epilogue(bias=Bias.COLUMN)), context(4)),
         # One number for all columns is not a row of them.
         (replace(_deep(), bias=Operand(0, 0), epilogue=Epilogue(bias=Bias.COLUMN)), context(4)),
         (
-            replace(_deep(), bias=Operand(0, 4, foreign=True), epilogue=Epilogue(bias=Bias.COLUMN)),
+            replace(_deep(), bias=Operand(0, 4, swapped=True), epilogue=Epilogue(bias=Bias.COLUMN)),
             context(4),
         ),
     ):

@@ -155,7 +155,7 @@ def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
         tile.set(name, 0)
 
     def one(source: Ptr, target: Ptr, name: str) -> None:
-        """Copy the one element of an operand, whose bytes may be in foreign order."""
+        """Copy the one element of an operand, whose bytes may be byte-swapped."""
         step, single = k.const(spec.unit), k.const(1)
         sides = (source, step, step), (target, step, step)
         swap = job.int(f"swap_{name}").differs(0)

@@ -42,7 +42,7 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
         return _by_types(problem, problem.mixed, problem.b, context)
     if is_dot(problem):
         return BSource.INPLACE, "one row and one column: a sum in lanes, added in halves"
-    if problem.b.foreign:
+    if problem.b.swapped:
         return BSource.PACKED, "B: packed per call, which puts its bytes in order"
     return _by_layout(problem, problem.b, context)
 
@@ -50,7 +50,7 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
 def _by_types(problem: Problem, types: Types, b: Operand, context: Context) -> tuple[BSource, str]:
     """How a B of other numbers than the sums' is read: in place if loads can upconvert it."""
     how = arithmetic_for(types, problem.element, context.isa)
-    if how.reads_b and not b.foreign and b.col == types.b.bytes:
+    if how.reads_b and not b.swapped and b.col == types.b.bytes:
         limit, where = _rows_in_place(problem, context)
         if problem.m <= limit:
             return BSource.INPLACE, f"B: read in place, {where}; packing pays from {limit + 1} rows"
@@ -177,7 +177,7 @@ def is_direct(problem: Problem, k_groups: int) -> tuple[bool, str]:
     full = bias if problem.epilogue.bias is Bias.FULL else None
     if full is not None and full.col != parts * types.bias.bytes:
         return False, "D: through a tile buffer, the bias has no unit stride"
-    if any(x is not None and x.foreign for x in (d, c, full)):
+    if any(x is not None and x.swapped for x in (d, c, full)):
         return False, "D: through a tile buffer, an operand is byte-swapped"
     if k_groups > problem.element.depth_block and problem.in_place and c is not None:
         return False, "D: through a tile buffer, because C is D"
@@ -200,7 +200,7 @@ def reads_bias_in_place(problem: Problem) -> bool:
     A number for all elements may come as one per column, all of them the same one in memory.
     """
     bias, per_row = problem.bias, problem.epilogue.bias is Bias.ROW
-    return bias is None or (not bias.foreign and (per_row or bias.col == problem.unit))
+    return bias is None or (not bias.swapped and (per_row or bias.col == problem.unit))
 
 
 def staggers(problem: Problem, context: Context) -> bool:
@@ -218,7 +218,7 @@ def splits(problem: Problem, context: Context) -> bool:
         problem.b is None
         or problem.mixed is not None
         or is_dot(problem)
-        or problem.a.foreign
+        or problem.a.swapped
         or problem.k < context.knob("split_depth")
     ):
         return False

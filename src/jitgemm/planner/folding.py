@@ -2,15 +2,15 @@
 
 A stack is described by axes: the rows and the columns of its matrices, and the batch axes.  An axis
 has a length and, for each operand, the bytes from one index to the next: 0 where the operand does
-not vary, so that B stands still along the rows, A along the columns, and either along the batch
+not vary, so that B is broadcast along the rows, A along the columns, and either along the batch
 axes it is broadcast over.
 
 Two axes of which one continues the other, in every operand, are one axis.  Applied to two batch
 axes this makes their loop one loop.  Applied to a batch axis and the rows it makes one taller
 product of many: ``(10000, 9, 9) @ (9, 9)`` is ``(90000, 9) @ (9, 9)``.  The rows of a product of
-one row have no stride to continue, so any batch axis along which B stands still may become them:
+one row have no stride to continue, so any batch axis along which B is broadcast may become them:
 ``(64, 16, 1, 128) @ (16, 128, 128)`` is 16 products of 64 x 128 x 128.  The same holds for columns,
-along which A stands still.
+along which A is broadcast.
 
 Folding does not change a bit: the order of an element's sum depends on ``k`` alone (contract 1).
 """
@@ -100,7 +100,7 @@ def _merged(axes: list[Axis]) -> list[Axis]:
 
 
 def _grown(side: Axis, axes: list[Axis], still: str) -> tuple[Axis, list[Axis]]:
-    """Rows or columns with all the batch axes that continue them and where ``still`` stands still.
+    """Rows or columns with all the batch axes that continue them and along which ``still`` is broadcast.
 
     The longest first, because it decides what can follow.
     """

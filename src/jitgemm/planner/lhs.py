@@ -45,7 +45,7 @@ def read_a(draft: Draft) -> ReadA:
     mr, how = spec.tile.mr, spec.arithmetic
     if how is not None:
         return _k_groups(problem, spec, how, context)
-    if problem.a.foreign:
+    if problem.a.swapped:
         return ReadA(PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order")
     reuse = -(-problem.n * problem.parts // spec.nr)
     stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")
@@ -81,7 +81,7 @@ def _k_groups(problem: Problem, spec: GemmSpec, how: Arithmetic, context: Contex
     """How an A of other numbers than the sums' is read: in place where it has k-groups."""
     mr, a = spec.tile.mr, problem.a
     whole = a.col == how.types.a.bytes and problem.k % how.group == 0
-    if how.copies_a or not whole or a.foreign:
+    if how.copies_a or not whole or a.swapped:
         why = f"A: rows copied per chunk, as {how.piece}"
         if how.group > 1:
             why = f"A: rows copied per chunk, as k-groups of {how.group} {how.piece}"

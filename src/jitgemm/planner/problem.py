@@ -17,7 +17,7 @@ class Operand:
 
     row: int
     col: int
-    foreign: bool = False
+    swapped: bool = False
     """Its bytes are in the other order than this machine's: read and written byte-swapped."""
 
     @property
@@ -97,7 +97,7 @@ class Problem:
         if self.b is None:
             raise ValueError("a prepacked operand ties the orientation")
         epilogue = self.epilogue.transposed
-        if self.bias is not None and self.bias.foreign and epilogue.bias is Bias.ROW:
+        if self.bias is not None and self.bias.swapped and epilogue.bias is Bias.ROW:
             # Numbers per row are read as they are; those per element are put in order first.
             epilogue = replace(epilogue, bias=Bias.FULL)
         return replace(

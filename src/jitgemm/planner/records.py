@@ -88,7 +88,7 @@ class ByteOrder(Part):
     def of(p: Problem) -> ByteOrder:
         """That of a problem."""
         operands = (p.a, p.b, p.c, p.d, p.bias)
-        return ByteOrder(*(x is not None and x.foreign for x in operands))
+        return ByteOrder(*(x is not None and x.swapped for x in operands))
 
 
 @dataclass(frozen=True, slots=True)

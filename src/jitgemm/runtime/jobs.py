@@ -69,7 +69,7 @@ def packing(b: Operand, k: int, panel_stride: int) -> np.ndarray:
         k: its depth, in numbers.
         panel_stride: bytes from one micropanel to the next.
     """
-    strides, order = Strides(b_row=b.row, b_col=b.col), ByteOrder(swap_b=b.foreign)
+    strides, order = Strides(b_row=b.row, b_col=b.col), ByteOrder(swap_b=b.swapped)
     return _job((Sizes(k_numbers=k), strides, order, Panels(panel_stride)))
 
 
