@@ -281,7 +281,7 @@ def test_c01_indices_of_the_other_orientation(route: str, rng: np.random.Generat
         with _route(route):
             p = jitgemm.plan(a, b, out=out, threads=threads, epilogue=function)
             assert p.executable is not None
-            taken |= p.executable.plan.swapped and (route == "packed" or _taken(p, route))
+            taken |= p.executable.plan.exchanged and (route == "packed" or _taken(p, route))
             equal(p(a, b, out), want, (m, n, threads))
             if route == "packed":
                 left = jitgemm.prepack_lhs(a)

@@ -280,7 +280,7 @@ def test_c01_the_routes_are_all_there_are(kind: Any, monkeypatch: pytest.MonkeyP
         (BSource.PACKED, True),
     }  # fmt: skip
     assert {type(p.route) for p in plans} == set(get_args(planner.Route))
-    assert {p.swapped for p in plans} == {False, True}
+    assert {p.exchanged for p in plans} == {False, True}
     for taken, feature in ((Blocked, "direct"), (Columns, "direct"), (Columns, "staggered")):
         found = {getattr(p.route, feature) for p in plans if isinstance(p.route, taken)}
         assert found == {False, True}, (taken, feature)

@@ -123,19 +123,19 @@ def _because(plan: GemmPlan, words: str) -> None:
 
 def test_orientation() -> None:
     plan = make_plan(problem(50, 60, 70), context())
-    assert not plan.swapped
+    assert not plan.exchanged
     _because(plan, "D is row-major")
     plan = make_plan(problem(50, 60, 70, orders="CCF"), context())
-    assert plan.swapped
+    assert plan.exchanged
     assert (plan.problem.m, plan.problem.n) == (60, 50)
     _because(plan, "D^T = B^T A^T")
     biased = problem(50, 60, 70, orders="CCF", bias=Operand(0, 4),
                      epilogue=Epilogue(bias=Bias.COLUMN))  # fmt: skip
     plan = make_plan(biased, context())
-    assert plan.swapped
+    assert plan.exchanged
     assert plan.spec.epilogue.bias is Bias.ROW
     plan = make_plan(problem(50, 60, 70, orders="CPF"), context())
-    assert not plan.swapped
+    assert not plan.exchanged
     assert not plan.route.modes.direct
     _because(plan, "ties the orientation")
     _because(plan, "no unit stride")
@@ -145,12 +145,12 @@ def test_one_column_is_computed_as_one_row() -> None:
     # Along the rows of A, whatever the layout of D, which has no stride of its own there.
     for orders, source in (("CCC", BSource.COLUMNS), ("FCC", BSource.INPLACE)):
         plan = make_plan(problem(50, 1, 70, orders=orders), context())
-        assert plan.swapped
+        assert plan.exchanged
         assert (plan.problem.m, plan.problem.n) == (1, 50)
         assert plan.spec.b is source
         _because(plan, "D is one column")
-    assert not make_plan(problem(50, 1, 70, orders="CPC"), context()).swapped
-    assert not make_plan(problem(1, 1, 70), context()).swapped
+    assert not make_plan(problem(50, 1, 70, orders="CPC"), context()).exchanged
+    assert not make_plan(problem(1, 1, 70), context()).exchanged
 
 
 def test_source_of_b() -> None:
@@ -662,7 +662,7 @@ def test_explanations_name_everything(orders: str) -> None:
                  "300 x 1100 @ 1100 x 400" if orders != "FCF" else "400 x 1100 @ 1100 x 300",
                  *plan.reasons):  # fmt: skip
         assert part in text
-    assert ("operands exchanged" in text) == plan.swapped
+    assert ("operands exchanged" in text) == plan.exchanged
     assert "product   c128 " in explain(
         make_plan(problem(3, 4, 5, element=F64, parts=2), context()), SERVER
     )

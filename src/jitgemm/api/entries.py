@@ -79,7 +79,7 @@ def _place(planned: _Planned, name: str) -> int:
     if isinstance(planned.given.get(name), Packed):
         # In a stack its place follows that of B.
         name = "packed" if isinstance(planned.code, Executable) else "b"
-    elif planned.code.one.plan.swapped and name in ("a", "b"):
+    elif planned.code.one.plan.exchanged and name in ("a", "b"):
         name = "b" if name == "a" else "a"
     return 8 * ADDRESSES[name]
 

@@ -209,7 +209,7 @@ def make_batch_plan(problem: Problem, stack: Stack, context: Context) -> BatchPl
     else:
         item = make_plan(problem, context)
         threads = item.threads
-    axes = tuple(x.transposed for x in stack.axes) if item.swapped else stack.axes
+    axes = tuple(x.transposed for x in stack.axes) if item.exchanged else stack.axes
     if item.spec.b is BSource.PACKED:
         # Products that share their B come after one another, and so find it packed.
         axes = tuple(sorted(axes, key=lambda x: x.b == 0))

@@ -86,7 +86,7 @@ def explain(plan: GemmPlan, machine: Machine) -> str:
     p, spec = plan.problem, plan.spec
     lines = [
         f"product   {spec.type_name} {p.m} x {p.k} @ {p.k} x {p.n}"
-        + (" (operands exchanged)" if plan.swapped else "")
+        + (" (operands exchanged)" if plan.exchanged else "")
         + f", epilogue {p.epilogue}",
         f"kernel    {spec.symbol}",
         *_loops(plan),

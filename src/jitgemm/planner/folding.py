@@ -99,17 +99,17 @@ def _merged(axes: list[Axis]) -> list[Axis]:
     return axes
 
 
-def _grown(side: Axis, axes: list[Axis], still: str) -> tuple[Axis, list[Axis]]:
-    """Rows or columns with all the batch axes that continue them and along which ``still`` is broadcast.
+def _grown(side: Axis, axes: list[Axis], same: str) -> tuple[Axis, list[Axis]]:
+    """Rows or columns with all batch axes that continue them and along which ``same`` is broadcast.
 
     The longest first, because it decides what can follow.
     """
     for axis in sorted(axes, key=lambda x: -x.count):
-        if getattr(axis, still) != 0:
+        if getattr(axis, same) != 0:
             continue
         one = axis if side.count == 1 else _joined(axis, side)
         if one is not None:
-            return _grown(one, [x for x in axes if x is not axis], still)
+            return _grown(one, [x for x in axes if x is not axis], same)
     return side, axes
 
 

@@ -57,7 +57,7 @@ class GemmPlan:
         return self.choices + self.route.reasons
 
     @property
-    def swapped(self) -> bool:
+    def exchanged(self) -> bool:
         """The kernel computes ``D^T = B^T A^T``."""
         return self.problem.exchanged
 

@@ -128,8 +128,8 @@ class BatchExecutable:
         self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None
     ) -> None:
         """As the checking interpreter does it, which must know each product's own memory."""
-        counts, swapped = tuple(x.count for x in self.plan.axes), self.plan.item.swapped
-        mine = scalars.exchanged if swapped else scalars
+        counts, exchanged = tuple(x.count for x in self.plan.axes), self.plan.item.exchanged
+        mine = scalars.exchanged if exchanged else scalars
         for offsets in self.plan.offsets():
             for index in np.ndindex(*counts):
                 steps = dict(offsets)
@@ -139,4 +139,4 @@ class BatchExecutable:
                 steps["packed"] = steps["b"]
                 moved = {name: _moved(s, steps[name]) for name, s in spans.items()}
                 own = mine.of_item({name: steps[name] for name in TABLES})
-                self.item.start(moved, own.exchanged if swapped else own, workspace)
+                self.item.start(moved, own.exchanged if exchanged else own, workspace)

@@ -120,14 +120,14 @@ _STRUCTS = {
 class DataLayout:
     """How the data of calls are laid out for one plan."""
 
-    __slots__ = ("_columns", "_spec", "_swapped", "_tabled", "factors")
+    __slots__ = ("_columns", "_exchanged", "_spec", "_tabled", "factors")
 
     factors: Callable[[Factors], bytes]
     """``factors(x)``: the record of a call that has no more, in the caller's orientation."""
 
     def __init__(self, plan: GemmPlan) -> None:
         self._spec = spec = plan.spec
-        self._swapped = plan.swapped
+        self._exchanged = plan.exchanged
         self._columns = plan.problem.n * plan.problem.parts
         element = spec.element
         bare, self._tabled = _STRUCTS[element.integral, element.bytes, spec.parts]
@@ -139,7 +139,7 @@ class DataLayout:
         Args:
             scalars: in the caller's orientation.
         """
-        mine = scalars.exchanged if self._swapped else scalars
+        mine = scalars.exchanged if self._exchanged else scalars
         tables = self._tables(mine)
         if not tables:
             return self.factors(scalars.factors), tables
@@ -165,8 +165,8 @@ class DataLayout:
         self, pack: Callable[..., bytes], others: tuple[int, ...] = ()
     ) -> Callable[[Factors], bytes]:
         if self._spec.parts == 2:
-            swapped = self._swapped
-            return lambda x: _pack_complex(pack, x, swapped=swapped)
+            exchanged = self._exchanged
+            return lambda x: _pack_complex(pack, x, exchanged=exchanged)
         if self._spec.element.integral:
             # Modulo 2**bits, and the whole slot, which generated code compares with 1.
             most = (1 << self._spec.element.bits) - 1
@@ -199,11 +199,11 @@ class DataLayout:
         return tables
 
 
-def _pack_complex(pack: Callable[..., bytes], factors: Factors, *, swapped: bool) -> bytes:
+def _pack_complex(pack: Callable[..., bytes], factors: Factors, *, exchanged: bool) -> bytes:
     alpha, beta, conj_a, conj_b = factors
     ar, ai, br, bi = alpha.real, alpha.imag, beta.real, beta.imag
     sign_a, sign_b = -1 if conj_a else 1, -1 if conj_b else 1
-    if swapped:
+    if exchanged:
         sign_a, sign_b = sign_b, sign_a
     # (ar + sa ai i)(br + sb bi i) = (ar br - sa sb ai bi) + (sb ar bi + sa ai br) i
     signs = 1, sign_b, -sign_a * sign_b, sign_a
