@@ -553,3 +553,14 @@ def test_threads_call_and_forget_at_once(rng: np.random.Generator) -> None:
     for t in threads:
         t.join()
     assert not failed
+
+
+def test_equal_activations_are_one_object() -> None:
+    assert jitgemm.clip(0, 6) is jitgemm.clip(0, 6)
+    assert jitgemm.clip(0.0, 6.0) is jitgemm.clip(0.0, 6.0)
+    assert np.signbit(jitgemm.clip(-0.0, 6.0).lo)
+    assert not np.signbit(jitgemm.clip(0.0, 6.0).lo)
+    assert jitgemm.leaky_relu(0.1) is jitgemm.leaky_relu(0.1)
+    assert jitgemm.leaky_relu(0.1) is not jitgemm.leaky_relu(0.2)
+    assert jitgemm.leaky_relu(np.float32(0.5)) == jitgemm.leaky_relu(0.5)
+    assert jitgemm.clip(1, 2) == jitgemm.clip(1.0, 2.0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from jitgemm.errors import message
 from jitgemm.kernels.expression import ACTIVATIONS, Program
-from jitgemm.runtime.keeping import keep
+from jitgemm.runtime.keeping import BoundedCache
 
 __all__ = ["NAMED", "Clip", "LeakyRelu", "clip", "leaky_relu", "resolve_activation"]
 
@@ -58,18 +58,19 @@ class Clip:
 
 
 # Equal ones are one object, by which calls are told apart: they are often made anew for each call.
-_made: dict[tuple[Any, ...], LeakyRelu | Clip] = {}
-_MOST = 256
+_made: BoundedCache[tuple[Any, ...], LeakyRelu | Clip] = BoundedCache(256)
 
 
-def _same(made: LeakyRelu | Clip) -> Any:
-    """The one object for a kind and its parameters."""
-    # By their bits: zeros of either sign are equal.
-    key = (type(made), *(getattr(made, x.name).hex() for x in fields(made)))
-    found = _made.get(key)
+def _same(kind: type[LeakyRelu | Clip], *parameters: Any) -> Any:
+    """The one object of a kind and its parameters."""
+    # Zeros of either sign are equal, and so are numbers of different types.
+    key = (kind, *((type(x), x or str(x)) for x in parameters if type(x) in (float, int)))
+    found = _made.get(key) if len(key) > len(parameters) else None
     if found is None:
-        keep(_made, key, made, _MOST)
-    return found or made
+        found = kind(*parameters)
+        if len(key) > len(parameters):
+            _made.put(key, found)
+    return found
 
 
 def leaky_relu(slope: float = 0.01) -> LeakyRelu:
@@ -78,7 +79,7 @@ def leaky_relu(slope: float = 0.01) -> LeakyRelu:
     Raises:
         TypeError, ValueError: ``slope`` is no real number, or NaN.
     """
-    return _same(LeakyRelu(slope))  # type: ignore[no-any-return]
+    return _same(LeakyRelu, slope)  # type: ignore[no-any-return]
 
 
 def clip(lo: float, hi: float) -> Clip:
@@ -87,7 +88,7 @@ def clip(lo: float, hi: float) -> Clip:
     Raises:
         TypeError, ValueError: a bound is no real number or NaN, or ``lo > hi``.
     """
-    return _same(Clip(lo, hi))  # type: ignore[no-any-return]
+    return _same(Clip, lo, hi)  # type: ignore[no-any-return]
 
 
 def resolve_activation(x: Any) -> tuple[Program | None, tuple[float, ...]]:

@@ -131,7 +131,7 @@ def _entry(
         work, tables = code.record(scalars)
         operations = code.plan.operations
         values |= {"kind": BATCHED, "threads": code.plan.threads}
-        values |= {"scratch_bytes": code.plan.workspace_bytes}
+        values |= {"scratch_bytes": code.plan.workspace_bytes, "run_batch": code.runner}
     values["operations"] = operations
     values["release"] = int(values["threads"] > 1 or operations >= knob("gil_flops"))
     for name, x in planned.given.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 
 from jitgemm.kernels.job import TABLES
@@ -41,6 +43,10 @@ class BatchExecutable:
         self.item = Executable(plan.item)
         if plan.threads > 1:
             self.engine.pool.ensure(plan.threads)
+        self.runner = self.engine.address_of("jitgemm_run_batch")
+        """Address of what runs a record."""
+        pointer = ctypes.c_void_p
+        self._run = ctypes.CFUNCTYPE(None, pointer, pointer)(self.runner)
         self.template = self._template()
 
     @property
@@ -122,7 +128,7 @@ class BatchExecutable:
             record[BATCH.slot("cursor")] = 0
             moved = {name: at + offsets.get(name, 0) for name, at in first.items()}
             jobs.set_addresses(job, moved)
-            self.engine.run_batch(int(pool.words[0]), address(record.view(np.uint8)))
+            self._run(int(pool.words[0]), address(record.view(np.uint8)))
 
     def _one_by_one(
         self, spans: dict[str, Span], scalars: Scalars, workspace: Workspace | None

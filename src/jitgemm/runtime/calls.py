@@ -122,6 +122,11 @@ class Calls:
         if scoped:
             self.record[CALLS.slot("scoped")] = 1
 
+    def set_code(self, address_of: Callable[[str], int]) -> None:
+        """Say where the functions are that other parts of the runtime's code call."""
+        for name in ("signature", "find", "prepare"):
+            self.record[CALLS.slot(f"{name}_code")] = address_of(f"jitgemm_{name}")
+
     def set_knobs(self, knob: Callable[[str], int]) -> None:
         """Take over the knobs that generated code reads."""
         names = {"parallel": "parallel_flops", "split": "batch_split_flops", "release": "gil_flops"}

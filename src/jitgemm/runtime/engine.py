@@ -26,7 +26,15 @@ from jitgemm.jit.target import NO_ISA, choose_isa, host
 from jitgemm.lang.core import Function, Int, Ptr, parameters
 from jitgemm.planner import machine as machines
 from jitgemm.planner.route import Context
-from jitgemm.runtime import batch_code, call_code, list_code, numpy_abi, pool_code
+from jitgemm.runtime import (
+    batch_code,
+    call_code,
+    entry_code,
+    list_code,
+    numpy_abi,
+    pool_code,
+    signature_code,
+)
 from jitgemm.runtime.call_code import PLAN
 from jitgemm.runtime.calls import Calls, record_array
 from jitgemm.runtime.memory import Workspace, address
@@ -85,29 +93,35 @@ def _wake_function() -> Function:
     return NativeFunction("jitgemm_wake", parameters("pool*"), body)
 
 
-def system_unit() -> compiler.Unit:
-    """The runtime's own generated code."""
+def _system() -> list[Function]:
+    """What every process needs that can generate code."""
+    functions = [
+        pool_code.run(), pool_code.worker(), _wake_function(),
+        call_code.call(), call_code.call_plan(), call_code.described(),
+        signature_code.signature(), entry_code.find(), entry_code.prepare(),
+    ]  # fmt: skip
+    return [*functions, _cpuid_function()] if host().arch == "x86_64" else functions
+
+
+# The runtime's own code, by parts that are compiled when they are first needed.
+_PARTS: dict[str, Callable[[], list[Function]]] = {
+    "system": _system,
+    "batches": lambda: [batch_code.batch_worker(), batch_code.run_batch()],
+    "lists": lambda: [list_code.call_list(), batch_code.list_worker()],
+}
+_PART_OF = {
+    "jitgemm_batch": "batches", "jitgemm_run_batch": "batches",
+    "jitgemm_call_list": "lists", "jitgemm_list": "lists",
+}  # fmt: skip
+
+
+def system_unit(part: str = "system") -> compiler.Unit:
+    """A part of the runtime's own generated code."""
     arch = host().arch
-
-    def exports() -> list[Function]:
-        functions = [
-            pool_code.run(),
-            pool_code.worker(),
-            _wake_function(),
-            call_code.call(),
-            call_code.call_plan(),
-            call_code.described(),
-            list_code.call_list(),
-            batch_code.batch_worker(),
-            batch_code.list_worker(),
-            batch_code.run_batch(),
-        ]
-        return [*functions, _cpuid_function()] if arch == "x86_64" else functions
-
     # Baseline code of this architecture: nothing here is worth a vector.
     isa = replace(PORTABLE, name="system", arch=arch)
-    name = f"jitgemm_system__{arch}"
-    return compiler.Unit(name, isa, exports, SystemKernel, identity=name)
+    name = f"jitgemm_{part}__{arch}"
+    return compiler.Unit(name, isa, _PARTS[part], SystemKernel, identity=name)
 
 
 class Engine:
@@ -116,14 +130,11 @@ class Engine:
     def __init__(self) -> None:
         self.isa: Isa = choose_isa()
         system = compiler.get(system_unit())
-        self._system = system  # keeps its pages
-        self._addresses = system.addresses
+        # Keeps their pages.
+        self._parts = {"system": system}
         void, pointer, integer = None, ctypes.c_void_p, ctypes.c_int64
         self.run: Callable[..., None] = ctypes.CFUNCTYPE(void, pointer, pointer, pointer, integer)(
             system.addresses["jitgemm_run"]
-        )
-        self.run_batch: Callable[..., None] = ctypes.CFUNCTYPE(void, pointer, pointer)(
-            system.addresses["jitgemm_run_batch"]
         )
         wake = ctypes.CFUNCTYPE(void, pointer)(system.addresses["jitgemm_wake"])
         self.pool = Pool(system.addresses["jitgemm_worker"], wake)
@@ -136,9 +147,11 @@ class Engine:
             b"described", system.addresses["jitgemm_described"], FASTCALL, None
         )
         self.calls = Calls(self.pool.cell, self.scratch.where, THREADS) if self.native else None
+        if self.calls is not None:
+            self.calls.set_code(self.address_of)
 
     def _cpuid(self) -> machines.Cpuid | None:
-        found = self._addresses.get("jitgemm_cpuid")
+        found = self._parts["system"].addresses.get("jitgemm_cpuid")
         if found is None:
             return None
         call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(found)
@@ -153,7 +166,10 @@ class Engine:
 
     def address_of(self, name: str) -> int:
         """Where a function of the runtime's own code begins."""
-        return self._addresses[name]
+        part = _PART_OF.get(name, "system")
+        if part not in self._parts:
+            self._parts[part] = compiler.get(system_unit(part))
+        return self._parts[part].addresses[name]
 
     def context(self, threads: int) -> Context:
         """What the planner needs."""

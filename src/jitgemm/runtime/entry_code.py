@@ -13,7 +13,7 @@ from jitgemm.isa.types import F32, F64
 from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.lang.core import Cond, Int, Ptr, parameters
 from jitgemm.lang.record import Record, View
-from jitgemm.runtime.batch_code import BATCH, run_batch
+from jitgemm.runtime.batch_code import BATCH
 from jitgemm.runtime.memory import SCRATCH
 from jitgemm.runtime.numpy_abi import WRITEABLE
 from jitgemm.runtime.pool_code import run
@@ -22,6 +22,7 @@ from jitgemm.runtime.signature_code import (
     CALLS,
     DIMENSIONS,
     HANDLE,
+    OPERANDS,
     ArrayAt,
     packed_words,
 )
@@ -33,7 +34,8 @@ __all__ = [
     "serve",
 ]  # fmt: skip
 
-INPUTS = ("a", "b", "bias", "c")
+INPUTS = OPERANDS[:-1]
+"""Operands that are read."""
 # Where an operand comes from: nowhere, an array or a handle of the call, or the entry itself.
 ABSENT, GIVEN, PACKED, BOUND = range(4)
 # What `work` is the beginning of: the job of one product, or a batch.
@@ -48,17 +50,22 @@ AS_PLANNED = 5
 # What `serve` answers: done, or that Python must take the call.
 SERVED, DECLINED = range(2)
 
+INPUT = Record(
+    "input",
+    "mode",
+    "place",  # offset in the work record of the pointer
+    "low", "high",  # bytes that belong to it, before and after the data pointer
+)  # fmt: skip
+"""An operand that is read; an entry has one after the other, without padding."""
+INPUT_SIZE = 8 * len(INPUT.fields)
+
 ENTRY = Record(
     "entry",
     "length", "signature",  # its bytes, and where they are
     "owner",  # the Python object that keeps all this
     "used",  # when, by the clock of all calls
     "kind",
-    *(f"{name}_{part}" for name in INPUTS for part in (
-        "mode",
-        "place",  # offset in the work record of the pointer
-        "low", "high",  # bytes that belong to it, before and after the data pointer
-    )),
+    *(f"{name}_{part}" for name in INPUTS for part in INPUT.fields),
     "d_place", "d_low", "d_high",
     "fresh",  # 1: a new result is what was planned
     "scalar",  # 1: it is a number
@@ -66,7 +73,9 @@ ENTRY = Record(
     "in_place",  # C must be the result's own memory; else apart from it
     "factors",  # one of FACTOR_KINDS, or AS_PLANNED
     "mask",  # of integers: the bits of an element
-    "nest", "threads", "operations",
+    "nest",
+    "run_batch",  # runs a batch
+    "threads", "operations",
     "release",  # 1: it takes long enough to let other threads run Python
     "scratch_bytes",  # what is needed of scratch
     "scratch_a",  # of one product: where packed A begins, after packed B
@@ -79,14 +88,6 @@ _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # 2**64 over the golden ratio, odd
 
 PROBES = 16
 """Slots of the table that are looked at."""
-
-
-def _apart(k: SystemKernel, entry: View, name: str, x: Ptr, d: Ptr) -> Cond:
-    """Whether the bytes of an operand at ``x`` do not meet those of the result at ``d``."""
-    at, out = k.address(x), k.address(d)
-    return (at + entry.int(f"{name}_high") <= out + entry.int("d_low")) | (
-        out + entry.int("d_high") <= at + entry.int(f"{name}_low")
-    )
 
 
 class _Preparing:
@@ -116,28 +117,38 @@ class _Preparing:
                 flags = ArrayAt(self.k, self.out).small("flags")
                 self.leave((flags & WRITEABLE).equals(0))
 
-    def take(self, name: str) -> None:
-        """Put the address of what is read into the work record, if the result lies apart."""
+    def take_inputs(self) -> None:
+        """Put the addresses of what is read into the work record, if the result lies apart."""
         k, entry = self.k, self.entry
-        mode = entry.int(f"{name}_mode")
-        for _ in k.when(mode.differs(ABSENT)):
-            place = self.work + entry.int(f"{name}_place")
-            x = self.args.pointer(name)
-            for given in k.branches(mode.equals(GIVEN)):
-                if given:
-                    k.store_ptr(place, ArrayAt(k, x).pointer("data"))
-                    continue
-                for _ in k.when(mode.equals(PACKED)):
-                    handle = HANDLE.view(k, packed_words(k, self.calls, x))
-                    k.store_ptr(place, handle.pointer("address"))
-            # Nobody can write to a handle's memory.
-            for _ in k.when(~(self.fresh | mode.equals(PACKED))):
-                at, d = k.load_ptr(place), ArrayAt(k, self.out).pointer("data")
-                apart = _apart(k, entry, name, at, d)
-                if name == "c":
-                    there = entry.int("in_place").differs(0)
-                    apart = (there & k.same(at, d)) | (~there & apart)
-                self.leave(~apart)
+        for i in k.range(0, len(INPUTS)):
+            view = INPUT.view(k, entry.at("a_mode") + i * INPUT_SIZE)
+            mode = view.int("mode")
+            for _ in k.when(mode.differs(ABSENT)):
+                x = k.load_ptr(self.args.at(INPUTS[0]) + i * 8)
+                self._take(view, mode, x, is_c=i.equals(INPUTS.index("c")))
+
+    def _take(self, view: View, mode: Int, x: Ptr, *, is_c: Cond) -> None:
+        k, place = self.k, self.work + view.int("place")
+        for given in k.branches(mode.equals(GIVEN)):
+            if given:
+                k.store_ptr(place, ArrayAt(k, x).pointer("data"))
+                continue
+            for _ in k.when(mode.equals(PACKED)):
+                handle = HANDLE.view(k, packed_words(k, self.calls, x))
+                k.store_ptr(place, handle.pointer("address"))
+        # Nobody can write to a handle's memory.
+        for _ in k.when(~(self.fresh | mode.equals(PACKED))):
+            at, d = k.load_ptr(place), ArrayAt(k, self.out).pointer("data")
+            there = is_c & self.entry.int("in_place").differs(0)
+            apart = self._apart(view, k.address(at), k.address(d))
+            self.leave(~((there & k.same(at, d)) | (~there & apart)))
+
+    def _apart(self, view: View, at: Int, out: Int) -> Cond:
+        """Whether the bytes of an operand do not meet those of the result."""
+        entry = self.entry
+        return (at + view.int("high") <= out + entry.int("d_low")) | (
+            out + entry.int("d_high") <= at + view.int("low")
+        )
 
     def take_factors(self) -> None:
         """Alpha and beta, as the kernels read them."""
@@ -193,8 +204,7 @@ def prepare() -> NativeFunction:
         it = _Preparing(k, (calls_at, entry_at, args_at), work)
         entry = it.entry
         it.check_result()
-        for name in INPUTS:
-            it.take(name)
+        it.take_inputs()
         it.take_factors()
         place = work + entry.int("d_place")
         for given in k.branches(~it.fresh):
@@ -250,13 +260,13 @@ def _place(k: SystemKernel, entry: View, work: Ptr, base: Ptr) -> None:
 def _run(k: SystemKernel, calls: View, entry: View, work: Ptr) -> None:
     """Run the kernels, without the interpreter lock where that pays."""
     pool = k.load_ptr(calls.pointer("pool_cell"))
-    single, batch = run(), run_batch()
+    single, batch = run(), entry.pointer("run_batch")
     counters_at = k.scratch(COUNTERS.size)
 
     def start() -> None:
         for many in k.branches(entry.int("kind").equals(BATCHED)):
             if many:
-                k.call(batch, pool, work)
+                k.invoke(batch, "void", pool, work)
                 continue
             threads, nest = entry.int("threads"), entry.pointer("nest")
             JOB.view(k, work).set("counters", counters_at)

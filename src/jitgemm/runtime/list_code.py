@@ -22,8 +22,6 @@ from jitgemm.runtime.entry_code import (
     SERVED,
     SINGLE,
     claimed,
-    find,
-    prepare,
     scratch_of,
 )
 from jitgemm.runtime.numpy_abi import ITEMS, OFFSETS, SIZE
@@ -34,7 +32,6 @@ from jitgemm.runtime.signature_code import (
     SIGNATURE,
     ArrayAt,
     number_of_threads,
-    signature,
 )
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
@@ -193,11 +190,13 @@ class _List:
         """The entry of a product."""
         k, it = self.k, self.it
         number = it.function.int("number")
-        end = k.pointer_from(
-            signature(), self.calls.ptr, self.one.ptr, words, number, it.named.value
-        )
+        calls = self.calls
+        end = k.invoke(
+            calls.pointer("signature_code"), "ptr",
+            calls.ptr, self.one.ptr, words, number, it.named.value,
+        )  # fmt: skip
         self.leave(k.is_null(end))
-        at = k.pointer_from(find(), self.calls.ptr, words, end)
+        at = k.invoke(calls.pointer("find_code"), "ptr", calls.ptr, words, end)
         self.leave(k.is_null(at))
         entry = ENTRY.view(k, at)
         self.leave(entry.int("kind").differs(SINGLE) | (entry.int("threads") > 1))
@@ -207,8 +206,8 @@ class _List:
         """Make a product a task."""
         k = self.k
         job, cell = self.jobs + i * JOB.size, k.scratch(8)
-        begin = prepare()
-        answer = k.integer_from(begin, self.calls.ptr, entry.ptr, self.one.ptr, job, cell)
+        begin = self.calls.pointer("prepare_code")
+        answer = k.invoke(begin, "int", self.calls.ptr, entry.ptr, self.one.ptr, job, cell)
         self.leave(answer.differs(SERVED))
         result = k.load_ptr(cell)
         for _ in k.when(k.is_null(result)):

@@ -36,13 +36,15 @@ __all__ = [
 DIMENSIONS = 8
 """Calls with operands of more dimensions are not kept."""
 
-OPERANDS = ("a", "b", "out", "c", "bias")
+OPERANDS = ("a", "b", "c", "bias", "out")
 FACTORS = ("alpha", "beta")
 OPTIONS = (
-    "activation", "conj_a", "conj_b", "epilogue", "reproducible", "backend", "a_zero_point",
-    "b_zero_point", "requantize", "out_dtype", "allow_bf16_dot",
+    "activation", "epilogue", "reproducible", "backend", "a_zero_point", "b_zero_point",
+    "requantize", "out_dtype", "conj_a", "conj_b", "allow_bf16_dot",
 )  # fmt: skip
 """Options that are part of a signature as they are: integers by value, others by identity."""
+# From here on False is the usual value, and None is wrong.
+_FLAGS = OPTIONS.index("conj_a")
 
 HANDLE = Record(
     "handle",
@@ -81,6 +83,7 @@ CALLS = Record(
     "context",  # the variable that does
     "scratch",  # record of the scratch for calls that bring none
     "pool_cell",
+    "signature_code", "find_code", "prepare_code",  # functions that lists call
     "clock",  # ticks with every call that is found
     "slots",  # address of the table: pairs of a hash and the address of an entry
     "shift",  # hash >> shift: the first slot to look at
@@ -272,14 +275,13 @@ def _take_options(
 ) -> None:
     """The words of options that are not as usual."""
     none, false = calls.pointer("none"), calls.pointer("false")
-    for i, name in enumerate(OPTIONS):
-        given = args.pointer(name)
-        # False is the usual value of some, None of the others: it is an error of the wrong ones.
-        flag = name.startswith(("conj", "allow"))
-        for _ in k.when(~(k.is_null(given) | k.same(given, false if flag else none))):
+    bit, overflow = k.var(k.const(1 << _OPTION)), k.scratch(8)
+    for i in k.range(0, len(OPTIONS)):
+        given = k.load_ptr(args.at(OPTIONS[0]) + i * 8)
+        usual = k.select(i < _FLAGS, none, false)
+        for _ in k.when(~(k.is_null(given) | k.same(given, usual))):
             word = k.var(k.address(given))
             for _ in k.when(k.same(type_of(k, given), calls.pointer("int_type"))):
-                overflow = k.scratch(8)
                 value = k.external("PyLong_AsLongLongAndOverflow", "int", given, overflow)
                 small = (value < 1 << 31) & (value > -(1 << 31))
                 k.leave_when(k.load_i32(overflow).differs(0) | ~small, k.null)
@@ -287,7 +289,8 @@ def _take_options(
                 word.value = value * 2 + 1
             k.store_int(cursor.value, word.value)
             cursor.value = cursor.value + 8
-            flags.value = flags.value + (1 << _OPTION + i)
+            flags.value = flags.value + bit.value
+        bit.value = bit.value + bit.value
 
 
 def signature() -> NativeFunction:
