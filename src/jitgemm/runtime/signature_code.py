@@ -39,12 +39,14 @@ DIMENSIONS = 8
 OPERANDS = ("a", "b", "c", "bias", "out")
 FACTORS = ("alpha", "beta")
 OPTIONS = (
-    "activation", "epilogue", "reproducible", "backend", "a_zero_point", "b_zero_point",
-    "requantize", "out_dtype", "conj_a", "conj_b", "allow_bf16_dot",
+    "activation", "epilogue", "a_zero_point", "b_zero_point", "requantize", "out_dtype",
+    "conj_a", "conj_b", "allow_bf16_dot",
+    "reproducible", "backend",
 )  # fmt: skip
 """Options that are part of a signature as they are: integers by value, others by identity."""
-# From here on False is the usual value, and None is wrong.
-_FLAGS = OPTIONS.index("conj_a")
+# None is the usual value of the first, False of those from here on, a text of the last: what is
+# usual for one is wrong for another.
+_FLAGS, _TEXTS = OPTIONS.index("conj_a"), OPTIONS.index("reproducible")
 
 HANDLE = Record(
     "handle",
@@ -278,7 +280,7 @@ def _take_options(
     bit, overflow = k.var(k.const(1 << _OPTION)), k.scratch(8)
     for i in k.range(0, len(OPTIONS)):
         given = k.load_ptr(args.at(OPTIONS[0]) + i * 8)
-        usual = k.select(i < _FLAGS, none, false)
+        usual = k.select(i < _FLAGS, none, k.select(i < _TEXTS, false, k.null()))
         for _ in k.when(~(k.is_null(given) | k.same(given, usual))):
             word = k.var(k.address(given))
             for _ in k.when(k.same(type_of(k, given), calls.pointer("int_type"))):
