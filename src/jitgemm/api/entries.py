@@ -103,37 +103,15 @@ def _entry(
         keep: what must live as long.
         plan: whether the factors are bound too.
     """
-    e, call, code = engine(), planned.call, planned.code
-    scalars, gp = call.request.scalars, code.one.plan
-    element = gp.spec.element
-    # The type's own object: NumPy knows types by it.
-    descr = np.dtype(planned.target.dtype.type)
-    low, high = _reach(planned.target)
-    values = {
-        "d_place": _place(planned, "d"), "d_low": low, "d_high": high,
-        "fresh": int(call.out is None), "scalar": int(not shape),
-        "d_descr": id(descr), "d_nd": len(shape),
-        **{f"d_dim_{i}": n for i, n in enumerate(shape)},
-        "in_place": int(gp.problem.in_place),
-        "factors": FACTOR_KINDS[element.integral, element.bytes, call.parts],
-        "mask": -1 if element.bits >= 64 else (1 << element.bits) - 1,
-        "nest": code.one.address,
-        "scratch_a": gp.workspace_b,
-    }  # fmt: skip
-    if plan:
-        values["factors"] = AS_PLANNED
+    code, scalars = planned.code, planned.call.request.scalars
     if isinstance(code, Executable):
         work = code.template.copy()
         tables = code.data.write(work, scalars)
-        operations = gp.problem.operations
-        values |= {"kind": SINGLE, "threads": gp.threads, "scratch_bytes": gp.workspace_bytes}
     else:
         work, tables = code.record(scalars)
-        operations = code.plan.operations
-        values |= {"kind": BATCHED, "threads": code.plan.threads}
-        values |= {"scratch_bytes": code.plan.workspace_bytes, "run_batch": code.runner}
-    values["operations"] = operations
-    values["release"] = int(values["threads"] > 1 or operations >= knob("gil_flops"))
+    # The type's own object: NumPy knows types by it.
+    descr = np.dtype(planned.target.dtype.type)
+    values = _result_fields(planned, descr, shape) | _run_fields(planned)
     for name, x in planned.given.items():
         if x is None:
             continue
@@ -146,8 +124,40 @@ def _entry(
             values[f"{name}_mode"] = PACKED
         if isinstance(x, np.ndarray):
             values[f"{name}_low"], values[f"{name}_high"] = _reach(x)
-    e.scratch.reserve(values["scratch_bytes"])
+    if plan:
+        values["factors"] = AS_PLANNED
+    engine().scratch.reserve(values["scratch_bytes"])
     return EntryTable.new(signature, values, work, (code, tables, descr, bound, keep))
+
+
+def _result_fields(planned: _Planned, descr: np.dtype, shape: tuple[int, ...]) -> dict[str, int]:
+    """What an entry says of the result."""
+    low, high = _reach(planned.target)
+    return {
+        "d_place": _place(planned, "d"), "d_low": low, "d_high": high,
+        "fresh": int(planned.call.out is None), "scalar": int(not shape),
+        "d_descr": id(descr), "d_nd": len(shape),
+        **{f"d_dim_{i}": n for i, n in enumerate(shape)},
+        "in_place": int(planned.code.one.plan.problem.in_place),
+    }  # fmt: skip
+
+
+def _run_fields(planned: _Planned) -> dict[str, int]:
+    """What an entry says of factors, code and scratch."""
+    code, one = planned.code, planned.code.one
+    element, plan = one.plan.spec.element, code.plan
+    return {
+        "kind": SINGLE if code is one else BATCHED,
+        "factors": FACTOR_KINDS[element.integral, element.bytes, planned.call.parts],
+        "mask": -1 if element.bits >= 64 else (1 << element.bits) - 1,
+        "nest": one.address,
+        "run_batch": code.runner if isinstance(code, BatchExecutable) else 0,
+        "threads": plan.threads,
+        "operations": plan.operations,
+        "release": int(plan.threads > 1 or plan.operations >= knob("gil_flops")),
+        "scratch_bytes": plan.workspace_bytes,
+        "scratch_a": one.plan.workspace_b,
+    }
 
 
 def _lasts(x: object) -> bool:

@@ -62,6 +62,11 @@ class GemmPlan:
         return self.problem.exchanged
 
     @property
+    def operations(self) -> int:
+        """Arithmetic operations."""
+        return self.problem.operations
+
+    @property
     def k_groups(self) -> int:
         """Depth in packed k-groups, as the kernel counts it."""
         return k_groups(self.problem.k, self.spec)

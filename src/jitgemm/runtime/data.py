@@ -15,10 +15,10 @@ import numpy as np
 from jitgemm.kernels.job import DATA, TABLES
 from jitgemm.kernels.spec import Scale
 from jitgemm.planner.route import GemmPlan
-from jitgemm.runtime.jobs import set_data as put
+from jitgemm.runtime.jobs import set_data
 from jitgemm.runtime.numpy_abi import data_address
 
-__all__ = ["DataLayout", "Factors", "Scalars", "Tables", "put"]
+__all__ = ["DataLayout", "Factors", "Scalars", "Tables"]
 
 _NARROW_SCALE = 1 - 2.0**-20
 
@@ -158,7 +158,7 @@ class DataLayout:
     def write(self, job: np.ndarray, scalars: Scalars) -> Tables:
         """Put the data of a call into its job, which refers to the arrays that are returned."""
         record, tables = self.record(scalars)
-        put(job, record)
+        set_data(job, record)
         return tables
 
     def _packing(
