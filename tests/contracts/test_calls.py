@@ -564,3 +564,24 @@ def test_equal_activations_are_one_object() -> None:
     assert jitgemm.leaky_relu(0.1) is not jitgemm.leaky_relu(0.2)
     assert jitgemm.leaky_relu(np.float32(0.5)) == jitgemm.leaky_relu(0.5)
     assert jitgemm.clip(1, 2) == jitgemm.clip(1.0, 2.0)
+
+
+def test_products_that_come_alone_stay_too(rng: np.random.Generator) -> None:
+    jitgemm.set_num_threads(2)
+    try:
+        for sizes in ([256] * 3, [256, 8, 8], [300, 200, 100, 50, 10, 4], [500]):
+            a, b = ([_some(rng, F32, n, n) for n in sizes] for _ in range(2))
+            want = [exact_gemm(x, y) for x, y in zip(a, b, strict=True)]
+            outs = [np.zeros_like(x) for x in want]
+            for i in range(4):
+                for own in ({}, {"out": outs}):
+                    got, seen = python_calls(lambda own=own: jitgemm.gemm_batched(a, b, **own))  # type: ignore[misc]
+                    _all_equal(got, want)
+                    assert i < 2 or not seen, (i, seen)
+                # C is the result: once more would show.
+                for x in outs:
+                    x[...] = 1
+                got = jitgemm.gemm_batched(a, b, c=outs, out=outs, beta=2.0)
+                _all_equal(got, [x + 2 for x in want])
+    finally:
+        jitgemm.set_num_threads(os.cpu_count() or 1)

@@ -111,7 +111,7 @@ def _taken(name: str, x: Any) -> Any:
 class _Problem:
     """One product of the list, checked."""
 
-    __slots__ = ("call", "copied", "given", "returned", "target")
+    __slots__ = ("alone", "call", "copied", "given", "returned", "target")
 
     def __init__(self, given: dict[str, Any], requests: _Requests) -> None:
         self.given: dict[str, Any] = {name: _taken(name, x) for name, x in given.items()}
@@ -124,6 +124,8 @@ class _Problem:
                 raise ValueError(message(name, "a matrix (2 dimensions)", got))
         self.call = Call(a, b, options, request=requests.of(a, b))
         self.copied = False
+        # It has all threads.
+        self.alone = False
         self.target: Array | None = None
 
     @property
@@ -248,19 +250,24 @@ def _remember(problems: list[_Problem], options: Options, threads: int) -> None:
     keywords = {
         x: y for x, y in options.changed().items() if x not in ("workspace", "out", "c", "bias")
     }
-    stride = 0
+    stride = most = 0
     for p in problems:
         if p.copied or p.call.empty or p.call.blas:
             return
         own = {x: p.given[x] for x in ("out", "c", "bias") if p.given[x] is not None}
         if options.requantize is not None:
             own.pop("bias", None)
-        _learn(p.given["a"], p.given["b"], **{**keywords, **own, "threads": 1})
+        operands, others = (p.given["a"], p.given["b"]), {**keywords, **own}
+        _learn(*operands, **{**others, "threads": 1})
         assert p.target is not None
         plan = executable_for(p.call.spec(p.target, 1)).one.plan
         stride = max(stride, aligned(plan.workspace_bytes))
+        if p.alone:
+            _learn(*operands, **{**others, "threads": threads, "out": p.target})
+            plan = executable_for(p.call.spec(p.target, threads)).one.plan
+            most = max(most, plan.workspace_bytes)
     scratch = options.workspace or e.scratch
-    scratch.reserve(list_scratch(len(problems), threads, stride))
+    scratch.reserve(list_scratch(len(problems), max(threads * stride, most)))
 
 
 @public(None, NUMBER, ("a", "b"), NAMED, code="jitgemm_call_list")
@@ -326,6 +333,7 @@ def _run_all(problems: list[_Problem], threads: int, workspace: Workspace | None
         if not engine().isa.interpreted and not alone_in_list(operations, total, context):
             small.append(problems[i])
             continue
+        problems[i].alone = True
         problems[i].run(threads)
         total -= operations
     if small:

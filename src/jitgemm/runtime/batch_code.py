@@ -47,7 +47,12 @@ BATCH = Record(
 LIST = Record("list", "cursor", *_PAD, "tasks", "count", "scratch", "scratch_stride")
 
 # One product of a list.
-TASK = Record("task", "nest", "job", "scratch_a", "places_b", "operations")
+TASK = Record(
+    "task",
+    "nest", "job", "scratch_a", "places_b",
+    "operations", "index",  # place in the list
+    "threads",  # of a product that comes alone
+)  # fmt: skip
 
 
 class _Own:

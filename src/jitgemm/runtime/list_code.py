@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jitgemm.kernels.job import JOB
+from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.lang.core import Cond, Function, Int, Ptr, Var, parameters
 from jitgemm.lang.record import Record, View
 from jitgemm.runtime.batch_code import LIST, TASK, list_worker
@@ -38,15 +38,15 @@ from jitgemm.runtime.system import NativeFunction, SystemKernel
 __all__ = ["call_list", "list_scratch"]
 
 _INPUTS = ("a", "b", "c", "bias")
-# Objects that are held while other threads run Python: inputs, and the entry's owner.
-HELD = Record("held", *_INPUTS, "owner")
+# Objects that are held while other threads run Python: inputs, and owners of entries.
+HELD = Record("held", *_INPUTS, "owner", "alone")
 # Where the bytes of a result begin and end.
 _RANGE = 16
 
 
-def list_scratch(products: int, threads: int, stride: int) -> int:
-    """Bytes of scratch of a list."""
-    return products * (TASK.size + JOB.size + HELD.size + _RANGE) + threads * stride
+def list_scratch(products: int, workers: int) -> int:
+    """Bytes of scratch of a list, of which ``workers`` are for kernels."""
+    return products * (TASK.size + JOB.size + HELD.size + _RANGE) + workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +199,18 @@ class _List:
         at = k.invoke(calls.pointer("find_code"), "ptr", calls.ptr, words, end)
         self.leave(k.is_null(at))
         entry = ENTRY.view(k, at)
-        self.leave(entry.int("kind").differs(SINGLE) | (entry.int("threads") > 1))
+        self.leave(entry.int("kind").differs(SINGLE))
         return entry
+
+    def describe(self, task: View, entry: View) -> None:
+        """Fill in what of a task its entry says."""
+        k = self.k
+        places = entry.int("scratch_a") > 0
+        task.set("nest", entry.pointer("nest"))
+        task.set("scratch_a", entry.int("scratch_a"))
+        task.set("places_b", k.select(places, k.const(1), k.const(0)))
+        for name in ("operations", "threads"):
+            task.set(name, entry.int(name))
 
     def add(self, i: Int, entry: View) -> None:
         """Make a product a task."""
@@ -215,17 +225,16 @@ class _List:
             k.external("Py_DecRef", "void", self.results)
             k.ret(k.null())
         k.external("PyList_SetItem", "i32", self.results, i, result)
-        task = TASK.view(k, self.tasks + i * TASK.size)
-        task.set("nest", entry.pointer("nest"))
+        task = self.task(i)
         task.set("job", job)
-        task.set("scratch_a", entry.int("scratch_a"))
-        places = entry.int("scratch_a") > 0
-        task.set("places_b", k.select(places, k.const(1), k.const(0)))
-        task.set("operations", entry.int("operations"))
+        task.set("index", i)
+        self.describe(task, entry)
+        self.leave(entry.int("threads") > 1)
         held = HELD.view(k, self.held + i * HELD.size)
         for name in _INPUTS:
             held.set(name, self.one.pointer(name))
         held.set("owner", entry.pointer("owner"))
+        held.set("alone", k.null())
         for _ in k.when(self.given):
             d = ArrayAt(k, result).pointer("data")
             low = k.address(d) + entry.int("d_low")
@@ -271,39 +280,103 @@ class _List:
                 # Both do nothing for null.
                 k.external(change, "void", held.pointer(name))
 
-    def run(self, most: Int, total: Int, largest: Int) -> None:
-        """Run the tasks."""
-        k, count, calls = self.k, self.count.value, self.calls
-        per_thread = calls.int("parallel_flops")
-        worth = total // per_thread
+    def sort(self, total: Int, largest: Int) -> None:
+        """Order the tasks, the largest first; equal ones stay as they are."""
+        k, count = self.k, self.count.value
+        for _ in k.when((self.threads > 1) & (largest * count).differs(total)):
+            k.external("qsort", "void", self.tasks, count, TASK.size, k.pointer_to(_by_work()))
+
+    def task(self, i: Int) -> View:
+        """A task."""
+        return TASK.view(self.k, self.tasks + i * TASK.size)
+
+    def take_alone(self, words: Ptr, total: Var[Int]) -> tuple[Int, Int]:
+        """Prepare products that are to have all threads; how many, and the most scratch of one.
+
+        It is those that ``planner.batching.alone_in_list`` says, with a job for all threads in
+        place of that for one.
+        """
+        k, calls = self.k, self.calls
+        first, most = k.var(k.const(0)), k.var(k.const(0))
+
+        def alone() -> Cond:
+            # Behind the last task there is a job.
+            work = self.task(first.value).int("operations")
+            several = (work // calls.int("parallel_flops") > 1) & (self.threads > 1)
+            unfair = (work * 2 * self.threads > total.value) | (work > calls.int("split_flops"))
+            return (first.value < self.count.value) & several & unfair
+
+        results = k.load_ptr(self.results + ITEMS)
+        for _ in k.repeat_while(alone):
+            task = self.task(first.value)
+            index = task.int("index")
+            self.take_operands(index)
+            self.one.set("out", k.load_ptr(results + index * 8))
+            self.one.set("threads", self.it.args.pointer("threads"))
+            entry = self.find(words)
+            cell = k.scratch(8)
+            answer = k.invoke(
+                calls.pointer("prepare_code"), "int",
+                calls.ptr, entry.ptr, self.one.ptr, task.pointer("job"), cell,
+            )  # fmt: skip
+            self.leave(answer.differs(SERVED))
+            k.external("Py_DecRef", "void", k.load_ptr(cell))
+            self.describe(task, entry)
+            # Both entries are in use.
+            held = HELD.view(k, self.held + index * HELD.size)
+            held.set("alone", entry.pointer("owner"))
+            wanted = entry.int("scratch_bytes")
+            most.value = k.select(wanted > most.value, wanted, most.value)
+            total.value = total.value - task.int("operations")
+            first.value = first.value + 1
+        return first.value, most.value
+
+    def run_alone(self, pool: Ptr, count: Int) -> None:
+        """Run the first tasks, each by all threads."""
+        k, single = self.k, run()
+        counters = COUNTERS.view(k, k.scratch(COUNTERS.size))
+        for i in k.range(0, count):
+            task = self.task(i)
+            job = JOB.view(k, task.pointer("job"))
+            for _ in k.when(task.int("places_b").differs(0)):
+                job.set("packed", self.workers)
+            job.set("workspace_a", self.workers + task.int("scratch_a"))
+            job.set("counters", counters.ptr)
+            for field in ("cursor", "done", "sleepers"):
+                counters.set(field, 0)
+            k.call(single, pool, task.pointer("nest"), job.ptr, task.int("threads"))
+
+    def run(self, most: Int, whole: Int, words: Ptr) -> None:
+        """Run the tasks: some alone, then the others as they are drawn."""
+        k, calls, total = self.k, self.calls, self.k.var(whole)
+        first, alone_bytes = self.take_alone(words, total)
+        count = self.count.value - first
+        worth = total.value // calls.int("parallel_flops")
         workers = k.min(k.min(self.threads, count), k.select(worth > 1, worth, k.const(1)))
         pool = k.load_ptr(calls.pointer("pool_cell"))
-        self.leave((workers > 1) & k.is_null(pool))
-        self.leave(self.scratch.int("size") < self.fixed + workers * most)
-        # One that is worth several threads, and too much for one, comes alone: see
-        # planner.batching.
-        alone = (largest // per_thread > 1) & (self.threads > 1)
-        unfair = (largest * 2 * self.threads > total) | (largest > calls.int("split_flops"))
-        self.leave(alone & unfair)
-        for _ in k.when((workers > 1) & (largest * count).differs(total)):
-            k.external("qsort", "void", self.tasks, count, TASK.size, k.pointer_to(_by_work()))
+        self.leave(((workers > 1) | (first > 0)) & k.is_null(pool))
+        wanted = workers * most
+        wanted = k.select(alone_bytes > wanted, alone_bytes, wanted)
+        self.leave(self.scratch.int("size") < self.fixed + wanted)
         tasks = LIST.view(k, k.scratch(LIST.size))
         values: dict[str, Int | Ptr | int] = {
-            "cursor": 0, "tasks": self.tasks, "count": count, "scratch": self.workers,
-            "scratch_stride": most,
+            "cursor": 0, "tasks": self.tasks + first * TASK.size, "count": count,
+            "scratch": self.workers, "scratch_stride": most,
         }  # fmt: skip
         for name, value in values.items():
             tasks.set(name, value)
-        worker = k.pointer_to(list_worker())
-        for release in k.branches((workers > 1) | (total >= calls.int("release_flops"))):
+        worker, single = k.pointer_to(list_worker()), run()
+        long = (workers > 1) | (first > 0) | (whole >= calls.int("release_flops"))
+        for release in k.branches(long):
             if release:
                 self.hold("Py_IncRef")
                 state = k.external("PyEval_SaveThread", "ptr")
-                k.call(run(), pool, worker, tasks.ptr, workers)
+                self.run_alone(pool, first)
+                k.call(single, pool, worker, tasks.ptr, workers)
                 k.external("PyEval_RestoreThread", "void", state)
                 self.hold("Py_DecRef")
             else:
-                k.call(run(), pool, worker, tasks.ptr, 1)
+                k.call(single, pool, worker, tasks.ptr, 1)
         self.release()
         k.ret(self.results)
 
@@ -326,7 +399,8 @@ def call_list() -> Function:
             largest.value = k.select(work > largest.value, work, largest.value)
             total.value = total.value + work
         products.check_apart()
-        products.run(most.value, total.value, largest.value)
+        products.sort(total.value, largest.value)
+        products.run(most.value, total.value, words)
 
     params = parameters("owner* args* count names*")
     return NativeFunction("jitgemm_call_list", params, body, returns="ptr")
