@@ -1015,7 +1015,7 @@ def test_c22_a_failed_call_leaves_the_library_usable(kind: Any, rng: np.random.G
         lambda: jitgemm.matmul(a, a),
         lambda: jitgemm.gemm(a, b, out=out, activation="no"),
         lambda: jitgemm.gemm(a, b, out=out, reproducible="no"),
-        lambda: jitgemm.gemm(jitgemm.prepack_lhs(a), jitgemm.prepack_rhs(b), out=out),
+        lambda: jitgemm.gemm(jitgemm.prepack_rhs(a), b, out=out),
         lambda: jitgemm.gemm(a, b, out=out, epilogue=lambda v, row, col: v if v > 0 else row),
         lambda: jitgemm.gemm(a, b, out=out, epilogue=lambda v, row, col: 1 / 0),
     ):

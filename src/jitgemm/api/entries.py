@@ -239,7 +239,11 @@ def remember(
 
 
 def bound_plan(
-    call: Call, operands: tuple[Any, Any], slow: Callable[..., Any], threads: int
+    call: Call,
+    operands: tuple[Any, Any],
+    options: Options,
+    slow: Callable[..., Any],
+    threads: int,
 ) -> Any:
     """A builtin for calls ``(a, b)`` or ``(a, b, out)`` of operands like these.
 
@@ -252,10 +256,9 @@ def bound_plan(
     planned = _planned(call, threads)
     if planned is None:
         return None
-    arrays = [
-        x for x in (*operands, call.c, call.bias, planned.target) if isinstance(x, np.ndarray)
-    ]
-    if not all(type(x) is np.ndarray and x.dtype.isnative for x in arrays):
+    # What has been put in this machine's byte order is not the caller's memory any more.
+    given = (*operands, options.c, options.bias, planned.target)
+    if not all(x.dtype.isnative for x in given if isinstance(x, np.ndarray)):
         return None
     words = e.words(*operands), e.words(planned.target)
     if None in words:

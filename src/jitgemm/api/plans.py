@@ -149,7 +149,7 @@ def _made(a: Any, b: Any, options: Options, count: int) -> Plan:
     spec = call.spec(target, count)
     if call.blas:
         return _without_kernel(bound, blas.explain(spec, call.operands(target), call.blas))
-    made = Plan(bound_plan(call, (a, b), bound, count) or bound)
+    made = Plan(bound_plan(call, (a, b), options, bound, count) or bound)
     code = executable_for(spec)
     made.executable, made.note = code.one, code.explain()
     return made

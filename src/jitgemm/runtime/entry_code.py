@@ -174,8 +174,8 @@ class _Preparing:
                 turn = job.at(f"{name}_imag")
                 k.store(turn, k.op("sub", k.zero(element, 1), imag))
                 k.store(turn + element.bytes, imag)
-                bits = args.int(f"{name}_imag")
-                there = (bits + bits).differs(0)
+                # No zero has a sign here.
+                there = args.int(f"{name}_imag").differs(0)
                 job.set(f"complex_{name}", k.select(there, k.const(1), k.const(0)))
 
     def new_result(self) -> Ptr:

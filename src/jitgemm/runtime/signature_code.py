@@ -103,6 +103,8 @@ _FACTOR_BITS = 4
 # Classes of factors.
 _ABSENT, _INTEGER, _REAL, _COMPLEX = range(4)
 _ZERO = 4
+# The bits of a double but for its sign.
+_MAGNITUDE = (1 << 63) - 1
 
 
 class ArrayAt:
@@ -192,7 +194,7 @@ def factor() -> NativeFunction:
             """Store the parts of a number that is no integer; no zero has a sign."""
             zero = None
             for i, bits in enumerate(parts):
-                nothing = (bits + bits).equals(0)
+                nothing = (bits & _MAGNITUDE).equals(0)
                 k.store_int(target + 8 * i, k.select(nothing, k.const(0), bits))
                 zero = nothing if zero is None else zero & nothing
             assert zero is not None
