@@ -117,8 +117,10 @@ class _List:
         self.none = k.scratch(8)
         k.store_ptr(self.none, k.null())
         self.count: Var[Int] = k.var(k.const(-1))
-        self.items = {name: self._items(name) for name in OPERANDS}
+        self.items = {name: self._items(name) for name in ("a", "b")}
+        # One of them must be a list.
         it.leave(self.count.value <= 0)
+        self.items |= {name: self._items(name) for name in OPERANDS[2:]}
         # Arguments of one product: its operands, one thread, options like all.
         self.one = ARGUMENTS.view(k, k.scratch(ARGUMENTS.size))
         k.copy(self.one.ptr, it.args.ptr, ARGUMENTS.size)
