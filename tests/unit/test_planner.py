@@ -153,6 +153,25 @@ def test_one_column_is_computed_as_one_row() -> None:
     assert not make_plan(problem(1, 1, 70), context()).exchanged
 
 
+def test_few_rows_beside_one_column_are_computed_as_given() -> None:
+    for m in (2, 3, 4):
+        assert not make_plan(problem(m, 1, 70), context()).exchanged
+    assert make_plan(problem(5, 1, 70), context()).exchanged
+
+
+def test_a_narrow_result_is_computed_along_its_columns() -> None:
+    # The rows of A^T are contiguous; those of D would fill less than half a vector.
+    plan = make_plan(problem(500, 3, 70, orders="FCC"), context())
+    assert plan.exchanged
+    assert (plan.problem.m, plan.problem.n) == (3, 500)
+    _because(plan, "narrower than half a vector")
+    for m, n, k, orders in (
+        (500, 3, 70, "CCC"), (500, 40, 70, "FCC"), (3, 3, 70, "FCC"), (500, 3, 5, "FCC"),
+        (500, 3, 100_000, "FCC"),
+    ):  # fmt: skip
+        assert not make_plan(problem(m, n, k, orders=orders), context()).exchanged
+
+
 def test_source_of_b() -> None:
     for p, source, words in (
         (problem(1, 60, 70), BSource.INPLACE, "in place"),

@@ -20,18 +20,42 @@ _PAGE = 4096
 # Microtiles down the rows from which upconverting a micropanel first pays: an estimate, from about
 # four cycles per depth step against two lost in each microtile; 5 of them gained a tenth.
 _TILES_TO_UPCONVERT = 4
+# Depth from which a narrow D of a column-major A is computed along its columns.  Time as given over
+# time so, f32, AVX-512: 3552 x 16 x 3 2.6, 16 x 574 x 4 3.7, 25 x 251 x 2 3.6, 540 x 592 x 3 4.9,
+# 1000 x 300 x 8 1.9; but 64 x 3 x 3 0.7, 3000 x 3 x 4 1.0 (one thread, lowest of interleaved runs,
+# Zen 4 VM, 2026-12-01).
+_DEPTH_TO_EXCHANGE = 8
+# Rows up to which a product with one column is computed as given: one sum after the other waits for
+# its multiply-adds either way, and nothing is transposed.  us along A's rows and as given, f32:
+# 2 x 2522 5.4, 2.9; 3 x 1000 2.2, 1.3; 4 x 1000 2.2, 1.4; 4 x 70 0.32, 0.23; 8 x 1000 2.2, 2.4
+# (AVX-512, one thread, lowest of interleaved runs, Zen 4 VM, 2026-12-01).
+_ROWS_BESIDE_A_COLUMN = 4
 
 
-def orientation(problem: Problem) -> tuple[Problem, str]:
+def orientation(problem: Problem, context: Context) -> tuple[Problem, str]:
     """The problem as the kernel sees it: as given, or with the operands exchanged."""
     if problem.b is None:
         return problem, "a prepacked operand ties the orientation"
     unit, d = problem.parts * problem.types.out.bytes, problem.d
-    if problem.n == 1 and problem.m > 1:
+    if problem.n == 1 and problem.m > _ROWS_BESIDE_A_COLUMN:
         return problem.transposed(), "D is one column: computed as D^T = B^T A^T, along A's rows"
     if problem.m > 1 and d.col != unit and d.row == unit:
         return problem.transposed(), "D is column-major: computed as D^T = B^T A^T"
+    if _fills_vectors_exchanged(problem, context):
+        why = "D is narrower than half a vector and A column-major: computed as D^T = B^T A^T"
+        return problem.transposed(), why
     return problem, "D is row-major: computed as given"
+
+
+def _fills_vectors_exchanged(problem: Problem, context: Context) -> bool:
+    """Whether columns of D fill vectors where rows do not, and A^T is read as it is."""
+    types, parts = problem.types, problem.parts
+    lanes = context.isa.lanes(problem.element) // parts
+    narrow = 2 * problem.n <= lanes <= problem.m
+    # A short depth is soon done, and a deep one is split, which takes a D that is read in place.
+    deep = _DEPTH_TO_EXCHANGE <= problem.k < context.knob("split_depth")
+    reads = problem.mixed is None and problem.a.row == parts * types.a.bytes
+    return narrow and deep and reads
 
 
 def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:

@@ -140,7 +140,7 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     Raises:
         MemoryError: the scratch of this shape is beyond any address space.
     """
-    oriented, why = orientation(problem.normalized())
+    oriented, why = orientation(problem.normalized(), context)
     deep = splits(oriented, context)
     # By ranges of depth B comes one depth block at a time.
     depth = min(oriented.k, oriented.element.depth_block) if deep else oriented.k
