@@ -159,17 +159,20 @@ def test_few_rows_beside_one_column_are_computed_as_given() -> None:
     assert make_plan(problem(5, 1, 70), context()).exchanged
 
 
-def test_a_narrow_result_is_computed_along_its_columns() -> None:
-    # The rows of A^T are contiguous; those of D would fill less than half a vector.
-    plan = make_plan(problem(500, 3, 70, orders="FCC"), context())
-    assert plan.exchanged
-    assert (plan.problem.m, plan.problem.n) == (3, 500)
-    _because(plan, "narrower than half a vector")
+def test_what_fills_vectors_better_takes_the_place_of_b() -> None:
+    # The rows of A^T are contiguous; those of D would fill less of their vectors.
     for m, n, k, orders in (
-        (500, 3, 70, "CCC"), (500, 40, 70, "FCC"), (3, 3, 70, "FCC"), (500, 3, 5, "FCC"),
-        (500, 3, 100_000, "FCC"),
+        (500, 3, 70, "FCC"), (500, 20, 100, "FCC"), (16, 4, 500, "FFC"), (64, 64, 2000, "FFC"),
     ):  # fmt: skip
-        assert not make_plan(problem(m, n, k, orders=orders), context()).exchanged
+        plan = make_plan(problem(m, n, k, orders=orders), context())
+        assert plan.exchanged
+        assert (plan.problem.m, plan.problem.n) == (n, m)
+        _because(plan, "fills vectors better")
+    for m, n, k, orders in (
+        (500, 3, 70, "CCC"), (500, 64, 70, "FCC"), (3, 3, 70, "FCC"), (500, 3, 2, "FCC"),
+        (500, 3, 100_000, "FCC"), (9000, 20, 9000, "FCC"), (300, 64, 70, "FFC"),
+    ):  # fmt: skip
+        assert not make_plan(problem(m, n, k, orders=orders), context()).exchanged, (m, n, k)
 
 
 def test_source_of_b() -> None:
@@ -441,7 +444,7 @@ def test_packing_of_a() -> None:
     assert plan.route.a.pack_a is PackA.PANELS
     _because(plan, "TLB")
     assert plan.workspace_a_stride > 0
-    few = make_plan(problem(1000, 40, 70, orders="FCC"), wide)
+    few = make_plan(problem(1000, 64, 70, orders="FCC"), wide)
     assert few.route.a.pack_a is PackA.INPLACE
     _because(few, "micropanels reuse it")
     # Rows a multiple of the way size apart share sets of L1.

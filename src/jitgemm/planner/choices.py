@@ -20,11 +20,15 @@ _PAGE = 4096
 # Microtiles down the rows from which upconverting a micropanel first pays: an estimate, from about
 # four cycles per depth step against two lost in each microtile; 5 of them gained a tenth.
 _TILES_TO_UPCONVERT = 4
-# Depth from which a narrow D of a column-major A is computed along its columns.  Time as given over
-# time so, f32, AVX-512: 3552 x 16 x 3 2.6, 16 x 574 x 4 3.7, 25 x 251 x 2 3.6, 540 x 592 x 3 4.9,
-# 1000 x 300 x 8 1.9; but 64 x 3 x 3 0.7, 3000 x 3 x 4 1.0 (one thread, lowest of interleaved runs,
-# Zen 4 VM, 2026-12-01).
-_DEPTH_TO_EXCHANGE = 8
+# What an element of D that is scattered costs, in multiply-adds of a vector, and an element of B
+# that is transposed while it is packed.  Where A is column-major, time as given over time exchanged
+# (in brackets what `_gain_exchanged` says before the first of these is taken off): f32
+# 3552 x 16 x 3 2.6 (4.3), 16 x 574 x 4 3.7 (150), 25 x 251 x 2 3.6 (100), 540 x 592 x 3 4.9 (160),
+# 1000 x 300 x 8 1.9 (19), 500 x 100 x 20 1.45 (3.6), 3000 x 3 x 4 1.0 (0.6), 64 x 3 x 3 0.7 (0.8),
+# 1000 x 50 x 24 1.15 (1.0), 100 x 20 x 500 0.7 (-0.3); f64 122 x 74 x 21 1.35 (4.3),
+# 300 x 300 x 24 1.3 (12), 15 x 80 x 18 1.5 (7), 748 x 16 x 15 0.8 (0.1), 39 x 64 x 174 0.8 (-1.7)
+# (AVX-512, one thread, lowest of interleaved runs, Zen 4 VM, 2026-12-01).
+_SCATTER, _TRANSPOSE = 1.5, 0.3
 # Rows up to which a product with one column is computed as given: one sum after the other waits for
 # its multiply-adds either way, and nothing is transposed.  us along A's rows and as given, f32:
 # 2 x 2522 5.4, 2.9; 3 x 1000 2.2, 1.3; 4 x 1000 2.2, 1.4; 4 x 70 0.32, 0.23; 8 x 1000 2.2, 2.4
@@ -41,21 +45,36 @@ def orientation(problem: Problem, context: Context) -> tuple[Problem, str]:
         return problem.transposed(), "D is one column: computed as D^T = B^T A^T, along A's rows"
     if problem.m > 1 and d.col != unit and d.row == unit:
         return problem.transposed(), "D is column-major: computed as D^T = B^T A^T"
-    if _fills_vectors_exchanged(problem, context):
-        why = "D is narrower than half a vector and A column-major: computed as D^T = B^T A^T"
+    if problem.m > 1 and _gain_exchanged(problem, context) > 0:
+        why = "A is column-major and fills vectors better than B: computed as D^T = B^T A^T"
         return problem.transposed(), why
     return problem, "D is row-major: computed as given"
 
 
-def _fills_vectors_exchanged(problem: Problem, context: Context) -> bool:
-    """Whether columns of D fill vectors where rows do not, and A^T is read as it is."""
-    types, parts = problem.types, problem.parts
-    lanes = context.isa.lanes(problem.element) // parts
-    narrow = 2 * problem.n <= lanes <= problem.m
-    # A short depth is soon done, and a deep one is split, which takes a D that is read in place.
-    deep = _DEPTH_TO_EXCHANGE <= problem.k < context.knob("split_depth")
-    reads = problem.mixed is None and problem.a.row == parts * types.a.bytes
-    return narrow and deep and reads
+def _gain_exchanged(problem: Problem, context: Context) -> float:
+    """What exchanging A and B saves per element of D, in multiply-adds of a vector.
+
+    Rows of A^T, contiguous, take the place of those of B; but the elements of D are scattered then.
+    """
+    p, lanes = problem, context.isa.lanes(problem.element) // problem.parts
+    if p.mixed is not None or p.b is None or p.a.row != p.unit:
+        return -_SCATTER
+    tile = tile_for(p.element, context.isa, p.parts)
+    large = p.m * p.k * p.unit > context.machine.l3.size // 2 and p.n > tile.mr
+    if large or p.k >= context.knob("split_depth"):
+        # All of A would be packed: f64 2000 x 2000 x 20 on two threads took 2.8 times as long.  Or
+        # its depth is split, which takes a D that is read in place.
+        return -_SCATTER
+    nr = tile.nr_regs * lanes
+
+    def filled(columns: int) -> float:
+        """The share of vectors' lanes that columns fill."""
+        width = lanes if columns <= lanes else nr
+        return columns / (-(-columns // width) * width)
+
+    saved = p.k / lanes * (1 / filled(p.n) - 1 / filled(p.m))
+    packed = _TRANSPOSE * p.k / p.m if p.b.col != p.unit else 0
+    return saved + packed - _SCATTER
 
 
 def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
