@@ -260,9 +260,9 @@ def bound_plan(
     given = (*operands, options.c, options.bias, planned.target)
     if not all(x.dtype.isnative for x in given if isinstance(x, np.ndarray)):
         return None
-    words = e.words(*operands), e.words(planned.target)
-    if None in words:
+    words, d_words = e.words(*operands), e.words(planned.target)
+    if words is None or d_words is None:
         return None
     bound = {name: x for name, x in (("c", call.c), ("bias", call.bias)) if x is not None}
-    entry = _entry(words[0], planned, bound, call.shape, operands, plan=True)
-    return e.plan(plan_record(e.calls, slow, entry, words[1]))
+    entry = _entry(words, planned, bound, call.shape, operands, plan=True)
+    return e.plan(plan_record(e.calls, slow, entry, d_words))

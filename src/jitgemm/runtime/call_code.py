@@ -18,6 +18,7 @@ from jitgemm.runtime.signature_code import (
     CALLS,
     SIGNATURE,
     describe,
+    recognise,
     signature,
 )
 from jitgemm.runtime.small_code import small
@@ -50,7 +51,7 @@ PLAN = Record(
     "plan",
     "calls", "python",
     "entry",  # the only one, whose signature are the words of A and B
-    "d_size", "d_words",  # those of the result
+    "d_words",  # those of the result
 )  # fmt: skip
 
 
@@ -191,18 +192,9 @@ def call() -> Function:
     return NativeFunction("jitgemm_call", params, body, returns="ptr")
 
 
-def _same_words(k: SystemKernel, x: Ptr, y: Ptr, size: Int) -> Cond:
-    """Whether two rows of words are equal."""
-    same = k.var(k.const(0))
-    for at in k.range(0, size, 8):
-        for _ in k.when(k.load_int(x + at).equals(k.load_int(y + at))):
-            same.value = same.value + 8
-    return same.value.equals(size)
-
-
 def call_plan() -> Function:
     """``plan(a, b[, out])``: the entry of a plan, if the operands are those planned for."""
-    describe_, run = describe(), serve()
+    known, run = recognise(), serve()
 
     def body(k: SystemKernel, owner: Ptr, args: Ptr, count: Int, names: Ptr) -> None:
         plan = PLAN.view(k, k.load_ptr(owner + OFFSETS["data"]))
@@ -211,30 +203,27 @@ def call_plan() -> Function:
         def leave(cond: Cond) -> None:
             k.leave_when(cond, lambda: _to_python(k, plan, args, count, names))
 
-        def end_of(x: Ptr, words: Ptr) -> Ptr:
-            end = k.pointer_from(describe_, calls.ptr, x, words)
+        def check(x: Ptr, words: Ptr) -> Ptr:
+            end = k.pointer_from(known, calls.ptr, x, words)
             leave(k.is_null(end))
             return end
 
         leave(~k.is_null(names) | (count < 2) | (count > 3))
         given = ARGUMENTS.view(k, k.scratch(ARGUMENTS.size))
-        for at in range(0, ARGUMENTS.size, 8):
-            k.store_int(given.ptr + at, 0)
-        a, b = k.load_ptr(args), k.load_ptr(args + 8)
+        # Of the others none is read: C, the bias and the factors are bound.
+        for name in ("c", "bias", "out", "workspace"):
+            given.set(name, 0)
         entry = ENTRY.view(k, plan.pointer("entry"))
-        given.set("a", a)
-        given.set("b", b)
-        words, size = k.scratch(SIGNATURE), entry.int("length")
-        end = end_of(b, end_of(a, words))
-        leave((k.address(end) - k.address(words)).differs(size))
-        leave(~_same_words(k, words, entry.pointer("signature"), size))
+        words = entry.pointer("signature")
+        for i, name in enumerate("ab"):
+            x = k.load_ptr(args + 8 * i)
+            given.set(name, x)
+            words = check(x, words)
         for _ in k.when(count.equals(3)):
             d = k.load_ptr(args + 16)
             for _ in k.when(~k.same(d, calls.pointer("none"))):
                 given.set("out", d)
-                end, size = end_of(d, words), plan.int("d_size")
-                leave((k.address(end) - k.address(words)).differs(size))
-                leave(~_same_words(k, words, plan.pointer("d_words"), size))
+                check(d, plan.pointer("d_words"))
         result = k.scratch(8)
         answer = k.integer_from(run, calls.ptr, entry.ptr, given.ptr, result)
         leave(answer.equals(DECLINED))

@@ -185,7 +185,7 @@ def plan_record(calls: Calls, python: object, entry: EntryTable, d_words: bytes)
     words = np.frombuffer(d_words, np.int64)
     values = {
         "calls": calls.where, "python": id(python), "entry": entry.where,
-        "d_size": len(d_words), "d_words": address(words.view(np.uint8)),
+        "d_words": address(words.view(np.uint8)),
     }  # fmt: skip
     for name, value in values.items():
         table[PLAN.slot(name)] = value

@@ -40,6 +40,7 @@ from jitgemm.runtime.calls import Calls, record_array
 from jitgemm.runtime.memory import Workspace, address
 from jitgemm.runtime.pool import Pool
 from jitgemm.runtime.pool_code import POOL
+from jitgemm.runtime.signature_code import SIGNATURE
 from jitgemm.runtime.system import NativeFunction, SystemKernel
 
 __all__ = [
@@ -179,14 +180,17 @@ class Engine:
         """A builtin that runs the entry of a plan, whose record it keeps."""
         return builtin(self._plan, record, None)
 
-    def words(self, *operands: object) -> bytes:
-        """What of operands decides a plan, as generated code sees it."""
+    def words(self, *operands: object) -> bytes | None:
+        """What of operands decides a plan, as generated code sees it.
+
+        Behind the words there is room for as many as there can be: others are compared with them.
+        ``None``: generated code cannot take such operands.
+        """
         assert self.calls is not None
         record = record_array(PLAN.slots)
         record[PLAN.slot("calls")] = self.calls.where
         said = builtin(self._described, record, None)(*operands)
-        assert isinstance(said, bytes)
-        return said
+        return None if said is None else said + bytes(SIGNATURE)
 
 
 @cache

@@ -30,8 +30,8 @@ from jitgemm.runtime.system import NativeFunction, SystemKernel
 
 __all__ = [
     "ABSENT", "AS_PLANNED", "BATCHED", "BOUND", "DECLINED", "ENTRY", "FACTOR_KINDS", "GIVEN",
-    "INPUTS", "PACKED", "PROBES", "SERVED", "SINGLE", "claimed", "find", "prepare", "scratch_of",
-    "serve",
+    "INPUTS", "PACKED", "PROBES", "SERVED", "SINGLE", "claimed", "find", "prepare", "same_words",
+    "scratch_of", "serve",
 ]  # fmt: skip
 
 INPUTS = OPERANDS[:-1]
@@ -339,6 +339,15 @@ def serve() -> NativeFunction:
     return NativeFunction("jitgemm_serve", params, body, returns="int")
 
 
+def same_words(k: SystemKernel, x: Ptr, y: Ptr, size: Int) -> Cond:
+    """Whether two rows of words, of so many bytes, are equal."""
+    differs = k.var(k.const(0))
+    for at in k.range(0, size, 8):
+        words = k.load_int(x + at), k.load_int(y + at)
+        differs.value = differs.value | k.difference(*words)
+    return differs.value.equals(0)
+
+
 def find() -> NativeFunction:
     """``find(calls, words, end)``: the entry of a signature, whose hash is filled in; or null."""
 
@@ -346,8 +355,11 @@ def find() -> NativeFunction:
         calls = CALLS.view(k, calls_at)
         size = k.address(end) - k.address(words)
         hash_ = k.var(size)
-        for at in k.range(8, size, 8):
-            hash_.value = k.mix(hash_.value, k.load_int(words + at), _MULTIPLIER)
+        # There may be one word too few for the last pair.
+        k.store_int(end, 0)
+        for at in k.range(8, size, 16):
+            pair = k.load_int(words + at), k.load_int(words + (at + 8))
+            hash_.value = k.mix(hash_.value, pair, _MULTIPLIER)
         k.store_int(words, hash_.value)
         slot = calls.pointer("slots") + k.shift_right(hash_.value, calls.int("shift")) * 16
         for i in k.range(0, PROBES):
@@ -356,11 +368,8 @@ def find() -> NativeFunction:
             for _ in k.when(k.load_int(slot + i * 16).equals(hash_.value)):
                 entry = ENTRY.view(k, entry_at)
                 for _ in k.when(entry.int("length").equals(size)):
-                    known, same = entry.pointer("signature"), k.var(k.const(0))
-                    for at in k.range(8, size, 8):
-                        for _ in k.when(k.load_int(known + at).equals(k.load_int(words + at))):
-                            same.value = same.value + 8
-                    for _ in k.when((same.value + 8).equals(size)):
+                    known = entry.pointer("signature")
+                    for _ in k.when(same_words(k, known, words, size)):
                         clock = calls.int("clock") + 1
                         calls.set("clock", clock)
                         entry.set("used", clock)

@@ -92,8 +92,8 @@ CALLS = Record(
 )  # fmt: skip
 """What all calls need, and the table of entries."""
 
-SIGNATURE = 8 * (2 + len(OPERANDS) * (2 + 2 * DIMENSIONS) + len(OPTIONS))
-"""Bytes of the longest signature: its hash, a word of flags, operands, options."""
+SIGNATURE = 8 * (3 + len(OPERANDS) * (2 + 2 * DIMENSIONS) + len(OPTIONS))
+"""Bytes of the longest signature: its hash, a word of flags, operands, options; one to spare."""
 
 _HANDLE = 256
 _MOST_THREADS = 1024
@@ -137,6 +137,67 @@ def packed_words(k: SystemKernel, calls: View, handle: Ptr) -> Ptr:
     return k.load_ptr(k.load_ptr(handle + calls.int("packed_words")) + ARRAY["data"])
 
 
+class _Writer:
+    """Writes the words of an operand."""
+
+    def __init__(self, k: SystemKernel) -> None:
+        self.k = k
+
+    def put(self, at: Ptr, word: Int) -> None:
+        """A word."""
+        self.k.store_int(at, word)
+
+    def end(self, at: Ptr) -> None:
+        """Where the words end."""
+        self.k.ret(at)
+
+
+class _Comparer(_Writer):
+    """Compares the words of an operand with those that are there."""
+
+    def __init__(self, k: SystemKernel) -> None:
+        super().__init__(k)
+        self.differs: Var[Int] = k.var(k.const(0))
+
+    def put(self, at: Ptr, word: Int) -> None:
+        """A word."""
+        self.differs.value = self.differs.value | self.k.difference(self.k.load_int(at), word)
+
+    def end(self, at: Ptr) -> None:
+        """Where the words end."""
+        self.k.ret(self.k.select(self.differs.value.equals(0), at, self.k.null()))
+
+
+def _walk_words(k: SystemKernel, places: tuple[Ptr, Ptr, Ptr], words: _Writer) -> None:
+    """The words of an operand, in their order; null if there are none for it."""
+    calls_at, x, at = places
+    calls, kind = CALLS.view(k, calls_at), type_of(k, x)
+    for _ in k.when(k.same(kind, calls.pointer("array_type"))):
+        it = ArrayAt(k, x)
+        nd = it.small("nd")
+        k.leave_when(nd > DIMENSIONS, k.null)
+        words.put(at, nd)
+        words.put(at + 8, k.address(it.pointer("descr")))
+        dims, strides = it.pointer("dims"), it.pointer("strides")
+        first = at + 16
+        for i in k.range(0, nd):
+            words.put(first + i * 16, k.load_int(dims + i * 8))
+            words.put(first + (i * 16 + 8), k.load_int(strides + i * 8))
+        words.end(first + nd * 16)
+    handle = k.same(kind, calls.pointer("rhs_type")) | k.same(kind, calls.pointer("lhs_type"))
+    k.leave_when(~handle, k.null)
+    # One that was made without its constructor has none.
+    k.leave_when(k.is_null(k.load_ptr(x + calls.int("packed_words"))), k.null)
+    of = HANDLE.view(k, packed_words(k, calls, x))
+    nd = of.int("ndim")
+    words.put(at, nd + _HANDLE)
+    words.put(at + 8, of.int("layout") * 2 + of.int("conj"))
+    dims, first = of.at("shape_0"), at + 16
+    for i in k.range(0, nd):
+        words.put(first + i * 8, k.load_int(dims + i * 8))
+    words.end(first + nd * 8)
+
+
 def describe() -> NativeFunction:
     """``describe(calls, object, words)``: write an operand's words; where they end, or null.
 
@@ -144,35 +205,23 @@ def describe() -> NativeFunction:
     """
 
     def body(k: SystemKernel, calls_at: Ptr, x: Ptr, words: Ptr) -> None:
-        calls, kind = CALLS.view(k, calls_at), type_of(k, x)
-        for array in k.branches(k.same(kind, calls.pointer("array_type"))):
-            if array:
-                it = ArrayAt(k, x)
-                nd = it.small("nd")
-                k.leave_when(nd > DIMENSIONS, k.null)
-                k.store_int(words, nd)
-                k.store_ptr(words + 8, it.pointer("descr"))
-                dims, strides = it.pointer("dims"), it.pointer("strides")
-                end = words + 16
-                for i in k.range(0, nd):
-                    k.store_int(end + i * 16, k.load_int(dims + i * 8))
-                    k.store_int(end + (i * 16 + 8), k.load_int(strides + i * 8))
-                k.ret(end + nd * 16)
-        handle = k.same(kind, calls.pointer("rhs_type")) | k.same(kind, calls.pointer("lhs_type"))
-        k.leave_when(~handle, k.null)
-        # One that was made without its constructor has none.
-        k.leave_when(k.is_null(k.load_ptr(x + calls.int("packed_words"))), k.null)
-        handle_of = HANDLE.view(k, packed_words(k, calls, x))
-        nd = handle_of.int("ndim")
-        k.store_int(words, nd + _HANDLE)
-        k.store_int(words + 8, handle_of.int("layout") * 2 + handle_of.int("conj"))
-        dims, end = handle_of.at("shape_0"), words + 16
-        for i in k.range(0, nd):
-            k.store_int(end + i * 8, k.load_int(dims + i * 8))
-        k.ret(end + nd * 8)
+        _walk_words(k, (calls_at, x, words), _Writer(k))
 
     params = parameters("calls* object* words*")
     return NativeFunction("jitgemm_describe", params, body, returns="ptr")
+
+
+def recognise() -> NativeFunction:
+    """``recognise(calls, object, words)``: where the words end if they are an operand's, or null.
+
+    ``words`` must have room for those of any operand.
+    """
+
+    def body(k: SystemKernel, calls_at: Ptr, x: Ptr, words: Ptr) -> None:
+        _walk_words(k, (calls_at, x, words), _Comparer(k))
+
+    params = parameters("calls* object* words*")
+    return NativeFunction("jitgemm_recognise", params, body, returns="ptr")
 
 
 def factor() -> NativeFunction:

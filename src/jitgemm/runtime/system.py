@@ -86,10 +86,18 @@ class SystemKernel(LlvmKernel):
             f"ptr align 8 {source.handle}, i64 {size}, i1 false)"
         )
 
-    def mix(self, hash_: Int, word: Int, multiplier: int) -> Int:
-        """The next state of a multiplicative hash, modulo ``2**64``."""
-        mixed = self._let(f"xor i64 {hash_.handle}, {word.handle}")
+    def mix(self, hash_: Int, words: tuple[Int, Int], multiplier: int) -> Int:
+        """The next state of a multiplicative hash of pairs of words, modulo ``2**64``."""
+        first, second = words
+        # The state waits for one multiplication only.
+        beside = self._let(f"mul i64 {second.handle}, {multiplier}")
+        pair = self._let(f"add i64 {first.handle}, {beside}")
+        mixed = self._let(f"xor i64 {hash_.handle}, {pair}")
         return Int(self, self._let(f"mul i64 {mixed}, {multiplier}"))
+
+    def difference(self, x: Int, y: Int) -> Int:
+        """The bits in which two words differ."""
+        return Int(self, self._let(f"xor i64 {x.handle}, {y.handle}"))
 
     def shift_right(self, x: Int, bits: IntLike) -> Int:
         """The high bits of an unsigned number."""
