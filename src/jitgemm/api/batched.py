@@ -271,7 +271,7 @@ def _remember(problems: list[_Problem], options: Options, threads: int) -> None:
 
 
 @public(None, NUMBER, ("a", "b"), NAMED, code="jitgemm_call_list")
-@with_keywords
+@with_keywords(ListKeywords)
 def gemm_batched(a: Any, b: Any, **keywords: Unpack[ListKeywords]) -> list[Array]:
     """Many independent products of matrices, of any shapes and types, in one call.
 

@@ -65,7 +65,7 @@ def _converted(a: Any, b: Any, options: Options) -> tuple[Any, Any, dict[str, An
 
 
 @public(_missed, NUMBER, ("a", "b"), NAMED, _SMALL)
-@with_keywords
+@with_keywords(GemmKeywords)
 def gemm(a: object, b: object, **keywords: Unpack[GemmKeywords]) -> Array:
     """``f(alpha * a @ b + beta * c + bias)`` for matrices or stacks of them, in one pass.
 

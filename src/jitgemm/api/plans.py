@@ -108,7 +108,7 @@ class Plan(functools.partial):  # type: ignore[type-arg]
         return f"<jitgemm.Plan {p.spec.symbol} m={p.problem.m} n={p.problem.n} k={p.problem.k}>"
 
 
-@with_keywords
+@with_keywords(GemmKeywords)
 def plan(a: object, b: object, **keywords: Unpack[GemmKeywords]) -> Plan:
     """Plan a product for operands like these, to be called as ``p(a, b, out)``.
 

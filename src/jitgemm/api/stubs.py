@@ -11,7 +11,6 @@ import ctypes
 import importlib
 import inspect
 import sys
-import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -104,20 +103,21 @@ def _signature(function: Callable[..., Any]) -> str:
     return str(said.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
 
 
-def with_keywords(function: F) -> F:
+def with_keywords(declared: type) -> Callable[[F], F]:
     """Give a function that declares its keyword arguments by a ``TypedDict`` a full signature."""
-    said = inspect.signature(function)
-    *others, last = said.parameters.values()
-    (declared,) = typing.get_args(typing.get_type_hints(function)[last.name])
-    usual = defaults()
-    named = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=usual[name], annotation=kind
-        )
-        for name, kind in typing.get_type_hints(declared).items()
-    ]
-    function.__signature__ = said.replace(parameters=[*others, *named])  # type: ignore[attr-defined]
-    return function
+
+    def decorate(function: F) -> F:
+        said, usual = inspect.signature(function), defaults()
+        *others, _ = said.parameters.values()
+        kind = inspect.Parameter.KEYWORD_ONLY
+        named = [
+            inspect.Parameter(name, kind, default=usual[name], annotation=annotation)
+            for name, annotation in declared.__annotations__.items()
+        ]
+        function.__signature__ = said.replace(parameters=[*others, *named])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 def public(

@@ -87,8 +87,8 @@ class _Function(Gufunc):
         self, signature: bytes | None, x1: Any, x2: Any, out: Any = None, threads: Any = None
     ) -> Any:
         """Everything that generated code has not seen before: planning, delegation."""
-        if signature is not None and self.small.learn(x1, x2):
-            return FUNCTIONS[self.name](x1, x2, out, threads=threads)
+        if signature is not None and threads is None and self.small.learn(x1, x2):
+            return FUNCTIONS[self.name](*((x1, x2) if out is None else (x1, x2, out)))
         left, right = x1, x2
         if not (type(x1) is type(x2) is _ARRAY and (out is None or type(out) is _ARRAY)):
             if isinstance(x1, Packed) or isinstance(x2, Packed):

@@ -60,10 +60,11 @@ def _gain_exchanged(problem: Problem, context: Context) -> float:
     if p.mixed is not None or p.b is None or p.a.row != p.unit:
         return -_SCATTER
     tile = tile_for(p.element, context.isa, p.parts)
-    large = p.m * p.k * p.unit > context.machine.l3.size // 2 and p.n > tile.mr
+    large = p.m * p.k * p.unit > context.machine.l3.size // 2
     if large or p.k >= context.knob("split_depth"):
-        # All of A would be packed: f64 2000 x 2000 x 20 on two threads took 2.8 times as long.  Or
-        # its depth is split, which takes a D that is read in place.
+        # All of A would be packed, or walked in place, a short visit to each of its pages: f64
+        # 2000 x 2000 x 20 and 3368 x 634 x 13 on two threads took 2.8 times as long.  Or its depth
+        # is split, which takes a D that is read in place.
         return -_SCATTER
     nr = tile.nr_regs * lanes
 
