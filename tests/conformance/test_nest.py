@@ -30,8 +30,7 @@ from products import Case
 from jitgemm.kernels.job import JOB
 from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.operands import pack_b
-from jitgemm.kernels.spec import Bias, BSource, GemmSpec
-from jitgemm.kernels.sweep import SWEEP_ROWS
+from jitgemm.kernels.spec import SWEEP_ROWS, Bias, BSource, GemmSpec
 from jitgemm.planner.route import PackA
 
 STRAIGHT = [BSource.PACKED, BSource.INPLACE]

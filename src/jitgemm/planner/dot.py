@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jitgemm.kernels.dot import dot
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function
 from jitgemm.planner.blocking import Blocking
@@ -43,4 +42,7 @@ class Dot:
 
     def kernel(self, spec: GemmSpec, threads: int) -> Function:  # noqa: ARG002  # as other routes
         """What does the whole product."""
+        # Imported here: sources of kernels are needed only while code is generated.
+        from jitgemm.kernels.dot import dot
+
         return dot(spec)
