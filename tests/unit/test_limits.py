@@ -26,7 +26,9 @@ def test_the_depth_limit_is_that_of_a_micropanel(
 ) -> None:
     """On every route, those that pack nothing and those that share the depth among threads too."""
     for threads in (1, 2):
-        made = make_plan(problem(m, n, 600, element=element, orders=route), context(threads, isa))
+        # Deep enough to be oriented like the deepest.
+        deep = problem(m, n, 1 << 16, element=element, orders=route)
+        made = make_plan(deep, context(threads, isa))
         deepest = LIMIT // made.spec.panel_row
         fits = problem(m, n, deepest, element=element, orders=route)
         assert make_plan(fits, context(threads, isa)).spec.panel_row == made.spec.panel_row
