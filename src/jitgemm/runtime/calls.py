@@ -94,7 +94,7 @@ class Calls:
             "rhs_type": id(PackedRhs), "lhs_type": id(PackedLhs),
             "packed_words": numpy_abi.slot_offset(handle, "words"),
             "workspace_type": id(Workspace),
-            "workspace_record": numpy_abi.slot_offset(workspace, "record"),
+            "workspace_record": numpy_abi.slot_offset(workspace, "_record"),
             "new_from_descr": numpy_abi.new_from_descr(),
             "new_scalar": numpy_abi.new_scalar(),
             "context": id(context),

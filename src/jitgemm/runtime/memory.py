@@ -94,16 +94,16 @@ class Workspace:
         MemoryError: there is not that much.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_lock", "_owner", "record")
+    __slots__ = ("__weakref__", "_buffer", "_lock", "_owner", "_record")
 
     def __init__(self, nbytes: int = 0) -> None:
         if not isinstance(nbytes, int) or isinstance(nbytes, bool):
             raise TypeError(message("nbytes", "an int", type(nbytes).__name__))
         if nbytes < 0:
             raise ValueError(message("nbytes", "at least 0", nbytes))
-        self.record = aligned_buffer(SCRATCH.size).view(np.int64)
+        self._record = aligned_buffer(SCRATCH.size).view(np.int64)
         """What generated code reads of it: a :data:`SCRATCH`."""
-        self.record[:] = 0
+        self._record[:] = 0
         self._buffer = aligned_buffer(0)
         self._place(nbytes)
         # Among calls that go through Python.  Never waited for.
@@ -116,7 +116,7 @@ class Workspace:
         self._buffer = buffer = aligned_buffer(nbytes)
         first = SCRATCH.slot("address")
         # One assignment: generated code, which holds the interpreter lock, sees both or neither.
-        self.record[first : first + 2] = address(buffer), nbytes
+        self._record[first : first + 2] = address(buffer), nbytes
 
     @property
     def nbytes(self) -> int:
@@ -126,7 +126,7 @@ class Workspace:
     @property
     def where(self) -> int:
         """Address of its record."""
-        return address(self.record.view(np.uint8))
+        return address(self._record.view(np.uint8))
 
     def __repr__(self) -> str:
         return f"Workspace(nbytes={self.nbytes})"
@@ -141,8 +141,8 @@ class Workspace:
         try:
             self._owner = threading.get_ident()
             # Generated code leaves it alone from here on, unless it is using it already.
-            self.record[_CLAIMED] = 1
-            if self.record[_BUSY]:
+            self._record[_CLAIMED] = 1
+            if self._record[_BUSY]:
                 with self._another(nbytes) as found:
                     yield found
                 return
@@ -150,7 +150,7 @@ class Workspace:
                 self._place(1 << (nbytes - 1).bit_length())
             yield address(self._buffer)
         finally:
-            self.record[_CLAIMED] = 0
+            self._record[_CLAIMED] = 0
             self._lock.release()
 
     @contextmanager
@@ -175,10 +175,10 @@ class Workspace:
 
     def forked(self) -> None:
         """In a child: a call of another thread, which may have been inside, does not exist."""
-        self.record[_BUSY] = 0
+        self._record[_BUSY] = 0
         if self._owner != threading.get_ident():
             self._lock = threading.Lock()
-            self.record[_CLAIMED] = 0
+            self._record[_CLAIMED] = 0
 
 
 _workspaces: weakref.WeakSet[Workspace] = weakref.WeakSet()
