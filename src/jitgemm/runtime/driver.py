@@ -19,9 +19,10 @@ from jitgemm.planner.problem import Operand
 from jitgemm.planner.route import GemmPlan
 from jitgemm.runtime import jobs
 from jitgemm.runtime.data import DataLayout, Scalars, Tables
-from jitgemm.runtime.engine import Engine, engine, record_array
+from jitgemm.runtime.engine import Engine, engine
 from jitgemm.runtime.jobs import Span
 from jitgemm.runtime.memory import Workspace, address
+from jitgemm.runtime.numpy_abi import data_address
 from jitgemm.runtime.operands import Operands
 
 __all__ = ["Executable", "Span", "interpret", "run_pack", "scalar_slot"]
@@ -81,10 +82,12 @@ class Executable:
         """
         plan = self.plan
         job = self.template.copy()
-        counters = record_array(COUNTERS.slots)
+        # With room to begin with a cache line of its own.
+        counters = np.zeros(COUNTERS.slots + 8, np.int64)
+        at = data_address(counters)
         jobs.set_operands(job, spans)
         tables = self.data.write(job, scalars)
-        jobs.set_addresses(job, {"counters": address(counters.view(np.uint8))})
+        jobs.set_addresses(job, {"counters": at + -at % 64})
         if not plan.workspace_bytes:
             self._start(job, spans, None, tables)
             return

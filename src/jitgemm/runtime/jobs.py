@@ -42,9 +42,8 @@ class Span:
         """The span of a matrix with any strides."""
         if 0 in shape:
             return Span(where, 0, 0)
-        steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-        low = sum(min(0, s) for s in steps)
-        return Span(where, low, sum(max(0, s) for s in steps) + size)
+        down, across = (shape[0] - 1) * strides[0], (shape[1] - 1) * strides[1]
+        return Span(where, min(0, down) + min(0, across), max(0, down) + max(0, across) + size)
 
 
 def _job(parts: Iterable[Part]) -> np.ndarray:
