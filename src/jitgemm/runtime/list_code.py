@@ -10,6 +10,7 @@ ranges of results that the caller gave; scratch for each worker.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jitgemm.kernels.job import COUNTERS, JOB
@@ -117,10 +118,15 @@ class _List:
         self.none = k.scratch(8)
         k.store_ptr(self.none, k.null())
         self.count: Var[Int] = k.var(k.const(-1))
-        self.items = {name: self._items(name) for name in ("a", "b")}
+        for name in ("a", "b"):
+            self._items(name, it.pass_on)
         # One of them must be a list.
         it.leave(self.count.value <= 0)
-        self.items |= {name: self._items(name) for name in OPERANDS[2:]}
+        self.results = k.external("PyList_New", "ptr", self.count.value)
+        k.leave_when(k.is_null(self.results), k.null)
+        # Only now: a new list may be what sets the garbage collector off, and finalisers may change
+        # the lists.  From here on no Python runs before the products do.
+        self.items = {name: self._items(name, self._drop) for name in OPERANDS}
         # Arguments of one product: its operands, one thread, options like all.
         self.one = ARGUMENTS.view(k, k.scratch(ARGUMENTS.size))
         k.copy(self.one.ptr, it.args.ptr, ARGUMENTS.size)
@@ -128,7 +134,7 @@ class _List:
         self.given = ~k.is_null(it.args.pointer("out"))
         self._lay_out()
 
-    def _items(self, name: str) -> _Items:
+    def _items(self, name: str, leave: Callable[[], None]) -> _Items:
         """An argument's items, of which there are as many as of any other list."""
         k, it = self.k, self.it
         x = it.args.pointer(name)
@@ -140,7 +146,8 @@ class _List:
             for listed in k.branches(a_list | a_tuple):
                 if listed:
                     known, mine = self.count.value, k.load_int(x + SIZE)
-                    it.leave((known >= 0) & known.differs(mine))
+                    for _ in k.when((known >= 0) & known.differs(mine)):
+                        leave()
                     self.count.value = mine
                     inline = x + ITEMS
                     first.value = k.select(a_tuple, inline, k.load_ptr(inline))
@@ -148,7 +155,7 @@ class _List:
                 elif name in "ab":
                     first.value = it.args.at(name)
                 else:
-                    it.pass_on()
+                    leave()
         return _Items(first, step)
 
     def _lay_out(self) -> None:
@@ -156,18 +163,14 @@ class _List:
         k, count = self.k, self.count.value
         self.scratch = scratch_of(k, self.calls, self.it.args)
         fixed = count * (TASK.size + JOB.size + HELD.size + _RANGE)
-        self.it.leave(~claimed(k, self.scratch, fixed))
+        for _ in k.when(~claimed(k, self.scratch, fixed)):
+            self._drop()
         self.tasks = self.scratch.pointer("address")
         self.jobs = self.tasks + count * TASK.size
         self.held = self.jobs + count * JOB.size
         self.ranges = self.held + count * HELD.size
         self.workers = self.ranges + count * _RANGE
         self.fixed = fixed
-        made = k.external("PyList_New", "ptr", count)
-        self.results = made
-        for _ in k.when(k.is_null(made)):
-            self.release()
-            k.ret(k.null())
 
     def release(self) -> None:
         """Give the scratch back."""
@@ -177,8 +180,12 @@ class _List:
         """Leave the call to Python, with nothing written."""
         for _ in self.k.when(cond):
             self.release()
-            self.k.external("Py_DecRef", "void", self.results)
-            self.it.pass_on()
+            self._drop()
+
+    def _drop(self) -> None:
+        """Leave the call to Python before there is scratch."""
+        self.k.external("Py_DecRef", "void", self.results)
+        self.it.pass_on()
 
     def take_operands(self, i: Int) -> None:
         """The operands of a product into the arguments of one."""
