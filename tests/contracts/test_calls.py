@@ -585,3 +585,32 @@ def test_products_that_come_alone_stay_too(rng: np.random.Generator) -> None:
                 _all_equal(got, [x + 2 for x in want])
     finally:
         jitgemm.set_num_threads(os.cpu_count() or 1)
+
+
+def test_calls_whose_options_only_python_can_tell(rng: np.random.Generator) -> None:
+    """They have entries too, one for each form, and their numbers are theirs."""
+    a, b = _some(rng, F32, 5, 6), _some(rng, F32, 6, 7)
+    x, y = _some(rng, I8, 5, 6), _some(rng, I8, 6, 7)
+
+    def scaled(by: float) -> Callable[..., Any]:
+        return lambda v, row, col: v * by + row
+
+    want = exact_gemm(a, b)
+    rows = np.arange(5, dtype=F32)[:, np.newaxis]
+    known = 0
+    for i in range(1, 9):
+        for turned in (False, True):
+            out = np.zeros((7, 5), F32).T if turned else np.zeros((5, 7), F32)
+            got = jitgemm.gemm(a, b, epilogue=scaled(float(i)), alpha=2.0, out=out)
+            equal(got, want * 2 * i + rows)
+            stacked = jitgemm.gemm(np.stack([a, a]), b, epilogue=scaled(float(i)))
+            equal(stacked[1], want * i + rows)
+        points = _some(rng, I8, 7)
+        equal(jitgemm.gemm(x, y, b_zero_point=points), exact_gemm(x, y, b_zero_point=points))
+        rule = jitgemm.Requantize(0.25 * i, bias=np.arange(7))
+        equal(jitgemm.gemm(x, y, requantize=rule), exact_gemm(x, y, requantize=rule))
+        if i == 2:
+            known = len(engine().calls or ())
+    assert len(engine().calls or ()) == known
+    with pytest.raises(TypeError):
+        jitgemm.gemm(a, b, form=object())  # type: ignore[call-arg]

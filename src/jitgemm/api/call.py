@@ -28,7 +28,7 @@ from jitgemm.errors import message
 from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
-from jitgemm.planner.callspec import CallOptions, CallSpec, OperandSpec
+from jitgemm.planner.callspec import CallSpec, OperandSpec
 from jitgemm.runtime.engine import engine, unavailable
 from jitgemm.runtime.executables import executable_for
 from jitgemm.runtime.operands import Operands
@@ -224,13 +224,6 @@ class Call:
     def spec(self, target: Array, threads: int) -> CallSpec:
         """The call without its memory."""
         request, d = self.request, self._matrices(target)
-        scalars = request.scalars
-        options = CallOptions(
-            scalars.alpha != 0, self.c is not None, request.program,
-            scalars.zero_a is not None, scalars.zero_b is not None, request.scale,
-            tuple(scalars.strides(len(self.full) - 2).items()),
-            request.many, request.strict, request.bf16_dot,
-        )  # fmt: skip
         return CallSpec(
             a=_operand_spec(self.a),
             b=_operand_spec(self.b),
@@ -241,7 +234,7 @@ class Call:
             bias=None if self.bias is None else _operand_spec(self.bias),
             parts=self.parts,
             in_place=self.c is not None and same_place(self.c, d),
-            options=options,
+            options=request.decided(len(self.full) - 2, beta=self.c is not None),
         )
 
     def operands(self, target: Array) -> Operands:

@@ -17,6 +17,7 @@ from jitgemm.api.operands import Array
 from jitgemm.api.quantise import Requantize
 from jitgemm.runtime.batches import BatchExecutable
 from jitgemm.runtime.calls import EntryTable, plan_record
+from jitgemm.runtime.data import Tables
 from jitgemm.runtime.driver import Executable
 from jitgemm.runtime.engine import engine, knob
 from jitgemm.runtime.entry_code import (
@@ -32,9 +33,9 @@ from jitgemm.runtime.executables import executable_for
 from jitgemm.runtime.jobs import ADDRESSES
 from jitgemm.runtime.operands import address_of
 from jitgemm.runtime.packed import Packed
-from jitgemm.runtime.signature_code import DIMENSIONS, OPTIONS
+from jitgemm.runtime.signature_code import DIMENSIONS, KEYWORDS
 
-__all__ = ["bound_plan", "remember"]
+__all__ = ["bound_plan", "options_last", "remember", "remember_form"]
 
 _TYPES = frozenset((bool, int, float, complex))
 
@@ -92,6 +93,7 @@ def _entry(
     keep: Any,
     *,
     plan: bool = False,
+    data: bool = False,
 ) -> EntryTable:
     """The entry of a planned product.
 
@@ -102,13 +104,16 @@ def _entry(
         shape: of the result.
         keep: what must live as long.
         plan: whether the factors are bound too.
+        data: whether each call brings its data along.
     """
-    code, scalars = planned.code, planned.call.request.scalars
-    if isinstance(code, Executable):
-        work = code.template.copy()
-        tables = code.data.write(work, scalars)
-    else:
+    code, scalars = planned.code, None if data else planned.call.request.scalars
+    tables: Tables = {}
+    if isinstance(code, BatchExecutable):
         work, tables = code.record(scalars)
+    else:
+        work = code.template.copy()
+        if scalars is not None:
+            tables = code.data.write(work, scalars)
     # The type's own object: NumPy knows types by it.
     descr = np.dtype(planned.target.dtype.type)
     values = _result_fields(planned, descr, shape) | _run_fields(planned)
@@ -124,10 +129,12 @@ def _entry(
             values[f"{name}_mode"] = PACKED
         if isinstance(x, np.ndarray):
             values[f"{name}_low"], values[f"{name}_high"] = _reach(x)
-    if plan:
+    if plan or data:
         values["factors"] = AS_PLANNED
     engine().scratch.reserve(values["scratch_bytes"])
-    return EntryTable.new(signature, values, work, (code, tables, descr, bound, keep))
+    entry = EntryTable.new(signature, values, work, (code, tables, descr, bound, keep))
+    entry.layout = code.one.data
+    return entry
 
 
 def _result_fields(planned: _Planned, descr: np.dtype, shape: tuple[int, ...]) -> dict[str, int]:
@@ -184,23 +191,24 @@ def _is_told(x: object) -> bool:
     return x is None or isinstance(x, Packed)
 
 
-def _may_stay(operands: tuple[Any, Any], options: Options, call: Call) -> bool:
-    """Whether calls like this one can be told by their signature, for as long as it is kept."""
-    factors = type(options.alpha), type(options.beta)
+def options_last(options: Options) -> bool:
+    """Whether signatures tell the options of a call, for as long as they are kept."""
     points = options.a_zero_point, options.b_zero_point
     return (
-        all(map(_is_told, (*operands, options.out, options.c, options.bias)))
-        and not call.unpacked
-        and options.epilogue is None
-        and (not call.sums.integral or factors == (int, int))
+        options.epilogue is None
         and all(x is None or type(x) is int for x in points)
         and all(map(_lasts, _kept(options)))
     )
 
 
+def _operands_last(operands: tuple[Any, ...], call: Call) -> bool:
+    """Whether signatures tell the operands, as the call has them."""
+    return not call.unpacked and all(map(_is_told, operands))
+
+
 def _kept(options: Options) -> list[Any]:
     """Options that signatures know by identity."""
-    return [getattr(options, name) for name in OPTIONS]
+    return [getattr(options, name) for name in KEYWORDS]
 
 
 def remember(
@@ -217,25 +225,59 @@ def remember(
         signature: what it said of the call; ``None``: it cannot say.
         call: the call, validated.
         operands: A and B as the caller passed them.
-        options: the other arguments, likewise.
+        options: the other arguments, likewise; they last.
         threads: how many it may use.
         shape: of the caller's result, if it is not that of the product.
     """
-    calls = engine().calls if signature is not None else None
-    if signature is None or calls is None:
+    whole = type(options.alpha) is type(options.beta) is int or not call.sums.integral
+    if signature is None or not whole:
         return
-    if not _may_stay(operands, options, call):
-        return
-    planned = _planned(call, threads)
-    if planned is None:
+    if not _operands_last((*operands, options.out, options.c, options.bias), call):
         return
     bound = {}
     if options.bias is None and call.bias is not None:
         # That of a requantisation.
         bound["bias"] = call.bias
     keep = (_kept(options), [x.dtype for x in operands])
-    entry = _entry(signature, planned, bound, call.shape if shape is None else shape, keep)
-    calls.add(entry)
+    _add(signature, call, bound, call.shape if shape is None else shape, keep, threads)
+
+
+def remember_form(
+    signature: bytes,
+    call: Call,
+    operands: tuple[Any, Any],
+    others: tuple[Any, Any, Any],
+    form: object,
+    threads: int,
+) -> None:
+    """Leave an entry for calls of this form, which bring their data along.
+
+    Args:
+        signature: of the call.
+        call: the call, validated.
+        operands: A and B as the caller passed them.
+        others: ``out``, C and the bias, likewise.
+        form: what stands for the options in the signature.
+        threads: how many it may use.
+    """
+    if _operands_last((*operands, *others), call):
+        keep = (form, [x.dtype for x in operands])
+        _add(signature, call, {}, call.shape, keep, threads, data=True)
+
+
+def _add(
+    signature: bytes,
+    call: Call,
+    bound: dict[str, Array],
+    shape: tuple[int, ...],
+    keep: Any,
+    threads: int,
+    *,
+    data: bool = False,
+) -> None:
+    calls, planned = engine().calls, _planned(call, threads)
+    if calls is not None and planned is not None:
+        calls.add(_entry(signature, planned, bound, shape, keep, data=data))
 
 
 def bound_plan(

@@ -8,13 +8,14 @@ import numpy as np
 
 from jitgemm.api.call import Call
 from jitgemm.api.config import resolve_threads
-from jitgemm.api.entries import remember
+from jitgemm.api.entries import options_last, remember
+from jitgemm.api.forms import by_form
 from jitgemm.api.keywords import GemmKeywords, Options
 from jitgemm.api.operands import Array, in_place, is_weak, plain
 from jitgemm.api.smallentry import SmallTable
 from jitgemm.api.stubs import public, with_keywords
 from jitgemm.runtime.packed import Packed
-from jitgemm.runtime.signature_code import OPTIONS
+from jitgemm.runtime.signature_code import KEYWORDS
 
 __all__ = ["NAMED", "NUMBER", "gemm"]
 
@@ -23,7 +24,7 @@ NUMBER = 1
 """Of ``gemm`` among functions: lists of its products are known by it too."""
 # The most frequent first: they are searched in this order.
 NAMED = (
-    "out", "bias", "activation", "threads", "alpha", "beta", "c", "workspace", *OPTIONS[1:],
+    "out", "bias", "activation", "threads", "alpha", "beta", "c", "workspace", *KEYWORDS[1:],
 )  # fmt: skip
 
 
@@ -40,6 +41,9 @@ def _missed(signature: bytes | None, a: Any, b: Any, **keywords: Any) -> Any:
     elif not keywords and _SMALL.learn(a, b):
         return gemm(a, b)
     count = resolve_threads(options.threads)
+    lasting = options_last(options)
+    if signature is not None and not lasting:
+        return by_form(a, b, options, count)
     call = Call(a, b, options)
     result = call.run(count)
     remember(signature, call, (a, b), options, count)

@@ -15,6 +15,7 @@ from jitgemm.api.tracing import trace
 from jitgemm.errors import message
 from jitgemm.kernels.expression import Program
 from jitgemm.kernels.spec import Scale
+from jitgemm.planner.callspec import CallOptions
 from jitgemm.runtime.data import Scalars
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import Packed
@@ -41,6 +42,20 @@ class Request:
     blas: bool
     """A BLAS is asked for by name."""
     bf16_dot: bool
+
+    def decided(self, axes: int, *, beta: bool) -> CallOptions:
+        """What of it decides a plan.
+
+        Args:
+            axes: batch axes of the result.
+            beta: whether C is read.
+        """
+        scalars = self.scalars
+        return CallOptions(
+            scalars.alpha != 0, beta, self.program,
+            scalars.zero_a is not None, scalars.zero_b is not None, self.scale,
+            tuple(scalars.strides(axes).items()), self.many, self.strict, self.bf16_dot,
+        )  # fmt: skip
 
 
 def request_of(options: Options, a: Array | Packed, b: Array | Packed) -> Request:

@@ -39,6 +39,7 @@ from jitgemm.runtime.packed import Packed, PackedLhs, PackedRhs
 __all__ = ["NumpyKeywords", "matmul", "matvec", "vecdot", "vecmat"]
 
 _ARRAY = np.ndarray
+_MATMUL_NUMBER = 2
 _MATRICES = (2, 2, 2)
 """Axes of operands and result of ``matmul``, of which no other function has as many."""
 
@@ -68,6 +69,25 @@ def _only(out: object) -> Any:
     if len(out) != 1:
         raise ValueError(message("out", "an array or a tuple of one", f"one of {len(out)}"))
     return out[0]
+
+
+def _itself(signature: bytes, *_: object, **__: object) -> bytes:
+    return signature
+
+
+def _nothing(*_: object, **__: object) -> None:
+    return None
+
+
+_NAMED = ("out", "threads")
+_PLACES = ("a", "b", "out")
+_matmul = public(_itself, _MATMUL_NUMBER, _PLACES, _NAMED)(_nothing)
+
+
+def _ask(left: Any, right: Any, out: Any, threads: int) -> Any:
+    """``matmul`` as generated code knows it: the result, else the signature or ``None``."""
+    operands = (left, right) if out is None else (left, right, out)
+    return _matmul(*operands, threads=threads)
 
 
 class _Function(Gufunc):
@@ -127,9 +147,15 @@ class _Function(Gufunc):
         call = None
         if ours:
             conj = self.conj and left.dtype.kind == "c"
-            options = Options(out=target, conj_a=conj, out_dtype=NUMPY)
-            call = Call(left, right, options, NAMES, vectors=True)
-            result = call.run(count)
+            known = None if signature is not None or conj else _ask(left, right, target, count)
+            if known is None or type(known) is bytes:
+                options = Options(out=target, conj_a=conj, out_dtype=NUMPY)
+                call = Call(left, right, options, NAMES, vectors=True)
+                result = call.run(count)
+                if known is not None:
+                    remember(known, call, (left, right), Options(out=target), count)
+            else:
+                result = known
         else:
             left = np.conjugate(left) if self.conj and left.dtype.kind in "cO" else left
             result = np.matmul(left, right, out=target)
@@ -242,11 +268,9 @@ _MATMUL = _Function("matmul", (2, 2, 2))
 _MATVEC = _Function("matvec", (2, 1, 1))
 _VECMAT = _Function("vecmat", (1, 2, 1), conj=True)
 _VECDOT = _Function("vecdot", (1, 1, 0), conj=True)
-_NAMED = ("out", "threads")
-_PLACES = ("a", "b", "out")
 
 
-@public(_MATMUL.missed, 2, _PLACES, _NAMED, _MATMUL.small)
+@public(_MATMUL.missed, _MATMUL_NUMBER, _PLACES, _NAMED, _MATMUL.small)
 def matmul(
     x1: object,
     x2: object,

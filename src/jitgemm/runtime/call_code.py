@@ -37,7 +37,7 @@ FUNCTION = Record(
     "number",  # tells its signatures from those of others
     "missed",  # takes a call and its signature
     "python",  # takes a call
-    "dry",  # 1: what is known is not run
+    "dry",  # 1: what is known is not run, but returned
     "small",  # the table of small products; 0: there are none
     "positional",  # arguments without a name, at most
     *(f"position_{i}" for i in range(3)),  # which field of ARGUMENTS they are
@@ -180,10 +180,12 @@ def call() -> Function:
         for _ in k.when(k.is_null(entry)):
             passed = k.pointer_from(pass_on, it.function.ptr, words, end, args, count, names)
             k.ret(passed)
+        owner_of = ENTRY.view(k, entry).pointer("owner")
         for _ in k.when(it.function.int("dry").differs(0)):
-            none = it.calls.pointer("none")
-            k.external("Py_IncRef", "void", none)
-            k.ret(none)
+            k.external("Py_IncRef", "void", owner_of)
+            k.ret(owner_of)
+        wanted = it.args.pointer("entry")
+        it.leave(~(k.is_null(wanted) | k.same(wanted, owner_of)))
         answer = k.integer_from(run, it.calls.ptr, entry, it.args.ptr, result)
         it.leave(answer.equals(DECLINED))
         k.ret(k.load_ptr(result))
@@ -210,8 +212,8 @@ def call_plan() -> Function:
 
         leave(~k.is_null(names) | (count < 2) | (count > 3))
         given = ARGUMENTS.view(k, k.scratch(ARGUMENTS.size))
-        # Of the others none is read: C, the bias and the factors are bound.
-        for name in ("c", "bias", "out", "workspace"):
+        # None of the others is read: C, the bias and the factors are bound.
+        for name in ("c", "bias", "out", "workspace", "data"):
             given.set(name, 0)
         entry = ENTRY.view(k, plan.pointer("entry"))
         words = entry.pointer("signature")

@@ -41,6 +41,8 @@ class EntryTable(np.ndarray):
     """The record of an entry, with the objects its addresses belong to."""
 
     keep: tuple[Any, ...]
+    layout: Any
+    """How its job takes the data of a call: a ``DataLayout``."""
 
     @staticmethod
     def new(signature: bytes, values: dict[str, int], work: np.ndarray, keep: Any) -> EntryTable:

@@ -10,12 +10,12 @@ says so, and Python takes the call.
 from __future__ import annotations
 
 from jitgemm.isa.types import F32, F64
-from jitgemm.kernels.job import COUNTERS, JOB
+from jitgemm.kernels.job import COUNTERS, DATA, JOB
 from jitgemm.lang.core import Cond, Int, Ptr, parameters
 from jitgemm.lang.record import Record, View
 from jitgemm.runtime.batch_code import BATCH
 from jitgemm.runtime.memory import SCRATCH
-from jitgemm.runtime.numpy_abi import WRITEABLE
+from jitgemm.runtime.numpy_abi import BYTES, WRITEABLE
 from jitgemm.runtime.pool_code import run
 from jitgemm.runtime.signature_code import (
     ARGUMENTS,
@@ -313,6 +313,9 @@ def serve() -> NativeFunction:
         where = k.select(scalar, number, result_at)
         answer = k.integer_from(begin, calls_at, entry_at, args_at, work, where)
         k.leave_when(answer.differs(SERVED), lambda: declined)
+        given = args.pointer("data")
+        for _ in k.when(~k.is_null(given)):
+            k.copy(work + JOB.offset(DATA[0]), given + BYTES, 8 * len(DATA))
         no_memory = ~scalar & k.is_null(k.load_ptr(where))
         k.leave_when(no_memory, lambda: k.const(SERVED))
         wanted, scratch = entry.int("scratch_bytes"), scratch_of(k, calls, args)

@@ -16,6 +16,7 @@ from functools import cache
 import numpy as np
 
 __all__ = [
+    "BYTES",
     "C_CONTIGUOUS",
     "FLOAT",
     "ITEMS",
@@ -33,6 +34,8 @@ __all__ = [
 OFFSETS = {"type": 8, "data": 16, "nd": 24, "dims": 32, "strides": 40, "descr": 56, "flags": 64}
 # Of tuples and lists: the number of items; a tuple's items come next, a list has their address.
 SIZE, ITEMS = 16, 24
+# Of bytes: the data, after their number and hash.
+BYTES = 32
 # Of floats, NumPy's floats and complex numbers: the value.
 FLOAT = 16
 C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
@@ -100,7 +103,7 @@ def _bits(x: float) -> int:
 
 def _others_agree() -> bool:
     """Whether tuples, lists and numbers are where generated code looks for them."""
-    items = (object(), object(), object())
+    items, text = (object(), object(), object()), bytes(range(176))
     rows = list(items)
     first = int(ctypes.c_int64.from_address(_word(rows, ITEMS)).value)
     number, double, single = complex(7.5, 1), (1.25, np.float64(-3.5)), np.float32(2.5)
@@ -108,6 +111,7 @@ def _others_agree() -> bool:
         _word(items, SIZE) == _word(rows, SIZE) == len(items)
         and _word(items, ITEMS + 8) == id(items[1])
         and first == id(items[0])
+        and ctypes.string_at(id(text) + BYTES, len(text)) == text
         and all(_word(x, FLOAT) == _bits(float(x)) for x in double)
         and ctypes.c_float.from_address(id(single) + FLOAT).value == single
         and (_word(number, FLOAT), _word(number, FLOAT + 8)) == (_bits(7.5), _bits(1.0))

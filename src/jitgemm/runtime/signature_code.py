@@ -23,6 +23,7 @@ __all__ = [
     "DIMENSIONS",
     "FACTORS",
     "HANDLE",
+    "KEYWORDS",
     "OPERANDS",
     "OPTIONS",
     "SIGNATURE",
@@ -40,10 +41,13 @@ OPERANDS = ("a", "b", "c", "bias", "out")
 FACTORS = ("alpha", "beta")
 OPTIONS = (
     "activation", "epilogue", "a_zero_point", "b_zero_point", "requantize", "out_dtype",
+    "form",  # what options decide that only Python can tell
     "conj_a", "conj_b", "allow_bf16_dot",
     "reproducible", "backend",
 )  # fmt: skip
 """Options that are part of a signature as they are: integers by value, others by identity."""
+KEYWORDS = tuple(x for x in OPTIONS if x != "form")
+"""Those that callers may give."""
 # None is the usual value of the first, False of those from here on, a text of the last: what is
 # usual for one is wrong for another.
 _FLAGS, _TEXTS = OPTIONS.index("conj_a"), OPTIONS.index("reproducible")
@@ -67,6 +71,8 @@ ARGUMENTS = Record(
     "threads",
     "workspace",
     *OPTIONS,
+    "entry",  # the only one that will do
+    "data",  # bytes for its job, in place of those it has
     # A factor as a pair of doubles and as an integer.
     *(f"{name}_{part}" for name in FACTORS for part in ("real", "imag", "integer")),
 )
