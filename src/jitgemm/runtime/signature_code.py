@@ -149,7 +149,7 @@ class _Writer:
     def __init__(self, k: SystemKernel) -> None:
         self.k = k
 
-    def put(self, at: Ptr, word: Int) -> None:
+    def say(self, at: Ptr, word: Int) -> None:
         """A word."""
         self.k.store_int(at, word)
 
@@ -165,7 +165,7 @@ class _Comparer(_Writer):
         super().__init__(k)
         self.differs: Var[Int] = k.var(k.const(0))
 
-    def put(self, at: Ptr, word: Int) -> None:
+    def say(self, at: Ptr, word: Int) -> None:
         """A word."""
         self.differs.value = self.differs.value | self.k.difference(self.k.load_int(at), word)
 
@@ -182,13 +182,13 @@ def _walk_words(k: SystemKernel, places: tuple[Ptr, Ptr, Ptr], words: _Writer) -
         it = ArrayAt(k, x)
         nd = it.small("nd")
         k.leave_when(nd > DIMENSIONS, k.null)
-        words.put(at, nd)
-        words.put(at + 8, k.address(it.pointer("descr")))
+        words.say(at, nd)
+        words.say(at + 8, k.address(it.pointer("descr")))
         dims, strides = it.pointer("dims"), it.pointer("strides")
         first = at + 16
         for i in k.range(0, nd):
-            words.put(first + i * 16, k.load_int(dims + i * 8))
-            words.put(first + (i * 16 + 8), k.load_int(strides + i * 8))
+            words.say(first + i * 16, k.load_int(dims + i * 8))
+            words.say(first + (i * 16 + 8), k.load_int(strides + i * 8))
         words.end(first + nd * 16)
     handle = k.same(kind, calls.pointer("rhs_type")) | k.same(kind, calls.pointer("lhs_type"))
     k.leave_when(~handle, k.null)
@@ -196,11 +196,11 @@ def _walk_words(k: SystemKernel, places: tuple[Ptr, Ptr, Ptr], words: _Writer) -
     k.leave_when(k.is_null(k.load_ptr(x + calls.int("packed_words"))), k.null)
     of = HANDLE.view(k, packed_words(k, calls, x))
     nd = of.int("ndim")
-    words.put(at, nd + _HANDLE)
-    words.put(at + 8, of.int("layout") * 2 + of.int("conj"))
+    words.say(at, nd + _HANDLE)
+    words.say(at + 8, of.int("layout") * 2 + of.int("conj"))
     dims, first = of.at("shape_0"), at + 16
     for i in k.range(0, nd):
-        words.put(first + i * 8, k.load_int(dims + i * 8))
+        words.say(first + i * 8, k.load_int(dims + i * 8))
     words.end(first + nd * 8)
 
 
