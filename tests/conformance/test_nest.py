@@ -30,7 +30,8 @@ from products import Case
 from jitgemm.kernels.job import JOB
 from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.operands import pack_b
-from jitgemm.kernels.spec import SWEEP_ROWS, Bias, BSource, GemmSpec
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.planner.route import PackA
 
 STRAIGHT = [BSource.PACKED, BSource.INPLACE]

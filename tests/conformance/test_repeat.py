@@ -23,8 +23,8 @@ from cases import (
 from jitgemm.jit import compiler
 from jitgemm.kernels import registry
 from jitgemm.kernels.job import AHEAD, JOB, STEPS
-from jitgemm.kernels.repeat import repeat
-from jitgemm.kernels.spec import TOGETHER, Bias, BSource, GemmSpec
+from jitgemm.kernels.repeat import TOGETHER, repeat
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 
 SPECS = specs([BSource.INPLACE])
 

@@ -24,6 +24,7 @@ from jitgemm.jit import cache, pages
 from jitgemm.jit.building import building
 from jitgemm.jit.target import check_executable_memory, host, llvm, target_machine
 from jitgemm.kernels.spec import GemmSpec
+from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function
 from jitgemm.lang.llvm import LlvmKernel
 from jitgemm.lang.module import LlvmModule
@@ -195,14 +196,7 @@ def gemm_unit(spec: GemmSpec) -> Unit:
         *sorted(isa.requires),
         *(f"{name}={op.text}" for name, op in sorted(isa.table(spec.element).items())),
     )
-    return Unit(spec.symbol, isa, lambda: _functions(spec), identity="\0".join(parts))
-
-
-def _functions(spec: GemmSpec) -> list[Function]:
-    # Imported here: sources of kernels are needed only while code is generated.
-    from jitgemm.kernels.unit import gemm_functions
-
-    return gemm_functions(spec)
+    return Unit(spec.symbol, isa, lambda: gemm_functions(spec), identity="\0".join(parts))
 
 
 def text(unit: Unit) -> str:

@@ -20,8 +20,8 @@ from jitgemm.kernels.matrix import matrix_microkernel
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.operands import pack_a, pack_b
 from jitgemm.kernels.quantised import sums_at
-from jitgemm.kernels.spec import SWEEP_ROWS, Bias, BSource, GemmSpec, Scale
-from jitgemm.kernels.sweep import sweep_function, window
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Scale
+from jitgemm.kernels.sweep import SWEEP_ROWS, sweep_function, window
 from jitgemm.kernels.tickets import drain, span
 from jitgemm.kernels.tilecopy import copy_tile
 from jitgemm.kernels.turned import turned_tile

@@ -14,14 +14,7 @@ from jitgemm.isa.types import ElementType
 from jitgemm.kernels.arithmetic import Arithmetic, Types
 from jitgemm.kernels.expression import Program
 
-__all__ = ["SWEEP_ROWS", "TOGETHER", "BSource", "Bias", "Epilogue", "GemmSpec", "Scale", "Tile"]
-
-SWEEP_ROWS = 2
-"""Most rows of A: with three, tiles that share each load of B among rows are as fast."""
-TOGETHER = 8
-"""Products whose microtiles take turns: all of them stay in L1 meanwhile."""
-# 9 x 9 f32, one tile each, N at a time: 1 21.5 ns, 2 19.3, 4 18.0, 8 17.5, 16 18.0; 16 x 16 fetched
-# early from beyond L3: 89, 85, 81, 71, 81 (one thread, Zen 5, lowest of 80 runs, 2026-11-30).
+__all__ = ["BSource", "Bias", "Epilogue", "GemmSpec", "Scale", "Tile"]
 
 
 class BSource(Enum):

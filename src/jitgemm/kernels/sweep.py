@@ -15,8 +15,10 @@ from jitgemm.kernels.spec import Bias, GemmSpec
 from jitgemm.lang.core import Function, Int, IntLike, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["sweep_function", "window"]
+__all__ = ["SWEEP_ROWS", "sweep_function", "window"]
 
+SWEEP_ROWS = 2
+"""Most rows of A: with three, tiles that share each load of B among rows are as fast."""
 # Rows of B side by side: 2 to 8 streams measured alike, 16 slower (Zen 5, 2026-11-30).
 _STREAMS = {32: 8, 16: 4}
 # Lines taken from a stream at a time: caches fetch pairs of them.  Software prefetches gain

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jitgemm.kernels.job import TABLES
-from jitgemm.kernels.spec import TOGETHER, BSource
+from jitgemm.kernels.repeat import TOGETHER
+from jitgemm.kernels.spec import BSource
 from jitgemm.planner.callspec import CallSpec
 from jitgemm.planner.context import Context, aligned, threads_for
 from jitgemm.planner.explain import explain

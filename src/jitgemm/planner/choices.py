@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from jitgemm.kernels.arithmetic import Arithmetic, Types, arithmetic_for, tiled
 from jitgemm.kernels.registry import columns_tile, matrix_tile, slim_tile, tile_for
-from jitgemm.kernels.spec import SWEEP_ROWS, Bias, BSource, GemmSpec, Tile
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Tile
+from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.planner.context import Context, threads_for
 from jitgemm.planner.problem import Operand, Problem
 

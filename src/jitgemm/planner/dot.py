@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jitgemm.kernels.dot import dot
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function
 from jitgemm.planner.blocking import Blocking
@@ -42,7 +43,4 @@ class Dot:
 
     def kernel(self, spec: GemmSpec, threads: int) -> Function:  # noqa: ARG002  # as other routes
         """What does the whole product."""
-        # Imported here: sources of kernels are needed only while code is generated.
-        from jitgemm.kernels.dot import dot
-
         return dot(spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jitgemm.isa.matrix import TILE_WORDS
+from jitgemm.kernels.dot import lane_count
 from jitgemm.planner.machine import Machine
 from jitgemm.planner.problem import Problem
 from jitgemm.planner.route import Dot, GemmPlan
@@ -46,9 +47,6 @@ def _sum(plan: GemmPlan) -> str:
     """The order of the sum."""
     block, groups = plan.spec.element.depth_block, plan.k_groups
     if isinstance(plan.route, Dot):
-        # Imported here: sources of kernels are needed only while code is generated.
-        from jitgemm.kernels.dot import lane_count
-
         lanes = lane_count(plan.spec)
         blocks = -(-groups // (lanes * block))
         return f"{lanes} lanes of at most {block} per block, added in halves; {blocks} block(s)"

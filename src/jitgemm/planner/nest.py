@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.lang.core import Function
 from jitgemm.planner.blocking import Blocking, Limits, derive
@@ -113,9 +114,6 @@ class _Nest(ABC):
 
     def kernel(self, spec: GemmSpec, threads: int) -> Function:
         """What does the whole product."""
-        # Imported here: sources of kernels are needed only while code is generated.
-        from jitgemm.kernels.nest import nest, serial
-
         return serial(spec) if threads == 1 and self.loops.in_one_chunk else nest(spec)
 
 

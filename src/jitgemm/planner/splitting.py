@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from jitgemm.kernels.spec import BSource, GemmSpec
+from jitgemm.kernels.split import split
 from jitgemm.lang.core import Function
 from jitgemm.planner.blocking import Blocking, Limits, derive
 from jitgemm.planner.context import Draft, aligned, ceil_div
@@ -113,7 +114,4 @@ class SplitDepth:
 
     def kernel(self, spec: GemmSpec, threads: int) -> Function:  # noqa: ARG002  # as other routes
         """What does the whole product."""
-        # Imported here: sources of kernels are needed only while code is generated.
-        from jitgemm.kernels.split import split
-
         return split(spec)

@@ -7,6 +7,7 @@ import ctypes
 import numpy as np
 
 from jitgemm.kernels.job import TABLES
+from jitgemm.kernels.repeat import repeat
 from jitgemm.planner.batching import AXES, BatchPlan, explain_batch
 from jitgemm.planner.folding import FIELDS
 from jitgemm.runtime import jobs
@@ -58,9 +59,6 @@ class BatchExecutable:
         return explain_batch(self.plan, self.engine.machine)
 
     def _template(self) -> np.ndarray:
-        # Imported here: sources of kernels are needed only while code is generated.
-        from jitgemm.kernels.repeat import repeat
-
         plan, item = self.plan, self.plan.item
         batch = record_array(BATCH.slots)
         values = {

@@ -11,6 +11,7 @@ import numpy as np
 from jitgemm.isa.tables import Isa
 from jitgemm.jit import compiler
 from jitgemm.kernels.job import COUNTERS, JOB
+from jitgemm.kernels.operands import pack_b
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function
 from jitgemm.planner.context import k_groups
@@ -149,9 +150,6 @@ def run_pack(
         target: where its micropanels go.
         sizes: its depth and columns in numbers, and the bytes from one micropanel to the next.
     """
-    # Imported here: sources of kernels are needed only while code is generated.
-    from jitgemm.kernels.operands import pack_b
-
     k, n, panel_stride = sizes
     job = jobs.packing(b, k, panel_stride)
     jobs.set_operands(job, {"b": source})
