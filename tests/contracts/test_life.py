@@ -682,7 +682,7 @@ sys.path.insert(0, sys.argv[1])
 from jitgemm.runtime.engine import engine
 from jitgemm.jit import compiler
 assert compiler.__file__.startswith(sys.argv[1])
-print(engine()._system.source)
+print(engine()._parts["system"].source)
 """
 
 
