@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import subprocess
@@ -17,6 +18,8 @@ import pytest
 
 import jitgemm
 from jitgemm.api import stubs
+from jitgemm.api.functions import NAMED
+from jitgemm.api.keywords import GemmKeywords, ListKeywords, defaults
 from jitgemm.isa import tables
 from jitgemm.isa.tables import INTERPRETER, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64
@@ -26,6 +29,7 @@ from jitgemm.kernels import registry
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec, Tile
 from jitgemm.runtime import engine as engines
 from jitgemm.runtime import executables
+from jitgemm.runtime.signature_code import KEYWORDS
 from oracle import ROOT, documented, equal, exact_gemm, integers, reals, run_python, same_bits
 
 PACKAGE = Path(jitgemm.__file__).parent
@@ -300,3 +304,14 @@ def test_units_of_the_same_name_but_another_set_are_not_confused(outsiders: None
     assert units[0].key != units[1].key
     first, second = (compiler.get(u).addresses for u in units)
     assert not set(first.values()) & set(second.values())
+
+
+def test_keywords_are_declared_once() -> None:
+    """What type checkers, Python and generated code know of a call is the same."""
+    declared = set(GemmKeywords.__annotations__)
+    assert declared == set(ListKeywords.__annotations__) == set(defaults())
+    others = {"out", "c", "bias", "alpha", "beta", "threads", "workspace"}
+    assert declared == set(KEYWORDS) | others
+    assert set(NAMED) == declared
+    for function in (jitgemm.gemm, jitgemm.plan, jitgemm.gemm_batched):
+        assert set(inspect.signature(function).parameters) == {"a", "b", *declared}
