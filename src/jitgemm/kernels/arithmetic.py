@@ -102,7 +102,7 @@ class Arithmetic:
         return f"types: {numbers}{words}{flipped}{wide}; {self.fold}"
 
     @property
-    def rests_apart(self) -> bool:
+    def spills_to_buffer(self) -> bool:
         """Whether sums cannot rest in the result between depth blocks."""
         return self.types.out.bits < 8 * self.word_bytes or bool(self.types.out.format)
 

@@ -145,7 +145,7 @@ def conclude(
 
     width = k.const(len(columns) * lanes) if cols is None else cols
     mapped = program is not None and not program.cheap
-    if not spec.rests_apart:
+    if not spec.spills_to_buffer:
         for _ in k.when(tile.int("last").equals(1)):
             _apply(k, spec, records, sums, masks)
         store("target", ((at, cell.value) for at, cell in sums.items()))
@@ -290,7 +290,7 @@ def _map(spec: GemmSpec, program: Program) -> Function:
     """
     element, out, lanes = spec.element, spec.types.out, spec.lanes
     size, wide = element.bytes, _TOGETHER * lanes
-    name = "partial" if spec.rests_apart else "target"
+    name = "partial" if spec.spills_to_buffer else "target"
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, rows: Int, cols: Int) -> None:
         records = JOB.view(k, job_at), TILE.view(k, tile_at)

@@ -2,8 +2,9 @@
 
 ``JOB`` describes one whole product to every thread that works on it, ``DATA`` the part of it that
 may differ between calls of one plan.  Python fills it in ``runtime.jobs``, from the parts of a plan
-(``planner.records``).  ``TILE`` is private to one thread and describes the microtile
-at hand; ``STEPS`` says how far the next product of a stack is.
+(``planner.records``).  ``BLOCK`` and ``TILE`` are private to one thread: the block of the product
+that a macrokernel does, and the microtile at hand.  ``STEPS`` says how far the next product of a
+stack is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from jitgemm.lang.record import Record
 
 __all__ = [
-    "AHEAD", "COUNTERS", "DATA", "JOB", "OPERANDS", "POINTERS", "STEPS", "TABLES", "TILE"
+    "AHEAD", "BLOCK", "COUNTERS", "DATA", "JOB", "OPERANDS", "POINTERS", "STEPS", "TABLES", "TILE"
 ]  # fmt: skip
 
 OPERANDS = ("a", "b", "c", "d", "bias")
@@ -127,6 +128,13 @@ JOB = Record(
     "row_streaming",  # 1: few rows stream the rows of B (in place only)
     "staggered",  # 1: columns of B, transposed in registers, are walked a page behind each other
     "direct",  # 1: d, c, bias have unit column stride, and partial sums may spill to d
+)
+
+BLOCK = Record(
+    "block",
+    "a",  # of its first row, at its first depth step
+    "b",  # of its first column, likewise
+    *("i0", "i1", "j0", "j1", "p0", "p1"),  # columns in reals, depth in packed k-groups
 )
 
 TILE = Record(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jitgemm.isa.matrix import TILE_BYTES, TILE_ROWS, TILE_WORDS
+from jitgemm.kernels.cursor import TileMoves
 from jitgemm.kernels.epilogue import conclude, masks_of
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.spec import Bias, GemmSpec, Scale
@@ -159,7 +160,9 @@ def _untouched(spec: GemmSpec) -> bool:
     """Whether an epilogue does nothing but multiply by alpha."""
     e = spec.epilogue
     changes = e.beta or e.zero_a or e.zero_b or e.program is not None
-    return not (changes or spec.rests_apart or e.bias is not Bias.NONE or e.scale is not Scale.NONE)
+    return not (
+        changes or spec.spills_to_buffer or e.bias is not Bias.NONE or e.scale is not Scale.NONE
+    )
 
 
 def _as_they_are(spec: GemmSpec, job: View, tile: View, width: int) -> Cond:
@@ -179,23 +182,6 @@ def _store(k: Kernel, square: _Square, target: Ptr, row: Int) -> None:
             k.store_tile(square.sums(half, column), at, row)
 
 
-def _moving(spec: GemmSpec, job: View, tile: View) -> dict[str, Int]:
-    """Pointers of the tile record that follow the rows, and how far it is to the next one."""
-    epilogue = spec.epilogue
-    found = {name: tile.int(f"{name}_row") for name in ("partial", "target")}
-    if epilogue.beta:
-        found["c"] = tile.int("c_row")
-    if epilogue.bias in (Bias.ROW, Bias.FULL):
-        found["bias"] = tile.int("bias_row")
-    if epilogue.zero_a:
-        found["zero_a"] = job.int("zero_a_row")
-    if epilogue.zero_b:
-        found["row_sums"] = job.int("a_row")
-    if epilogue.scale is Scale.ROW:
-        found["scales"] = job.int("scale_row")
-    return found
-
-
 def _rows(spec: GemmSpec, panels: int) -> Function:
     """The epilogue, some rows at a time: ``rows`` of sums in ``buffer``, as wide as ``panels``."""
     lanes, columns = spec.lanes, range(panels * spec.tile.nr_regs)
@@ -203,20 +189,14 @@ def _rows(spec: GemmSpec, panels: int) -> Function:
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, buffer: Ptr, rows: Int) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
-        steps = _moving(spec, job, tile)
-        # The next depth block starts from the first row again.
-        starts = {name: tile.pointer(name) for name in steps}
-        row = tile.int("row") if spec.epilogue.program is not None else None
+        walk = TileMoves(spec, tile).rows(job)
         for full in k.branches(tile.int("cols").equals(width)):
             cols = None if full else tile.int("cols")
             masks = masks_of(k, spec, columns, cols) if spec.isa.mask_registers else None
             whole = rows // _TOGETHER * _TOGETHER
             for first, stop, count in ((k.const(0), whole, _TOGETHER), (whole, rows, 1)):
                 for i in k.range(first, stop, count):
-                    for name, step in steps.items():
-                        tile.set(name, starts[name] + i * step)
-                    if row is not None:
-                        tile.set("row", row + i)
+                    walk.to(i)
                     at = buffer + i * (width * size)
                     sums = {
                         (r, j): k.var(k.load(at + (r * width + j * lanes) * size, element, lanes))
@@ -224,10 +204,8 @@ def _rows(spec: GemmSpec, panels: int) -> Function:
                         for j in columns
                     }
                     conclude(k, spec, (job, tile), sums, cols, masks)
-        for name, start in starts.items():
-            tile.set(name, start)
-        if row is not None:
-            tile.set("row", row)
+        # The next depth block starts from the first row again.
+        walk.back()
 
     params = parameters("job* tile* buffer* rows")
     return Function(f"{spec.symbol}_rows_{width}", params, body)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jitgemm.kernels.cursor import TileMoves
 from jitgemm.kernels.epilogue import Masks, finish, masks_of
 from jitgemm.kernels.job import JOB, TILE
-from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
@@ -176,11 +177,7 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
         if spec.b is not BSource.INPLACE:
             yield a, b
             return
-        moving = {"target": "d"}
-        if spec.epilogue.beta:
-            moving["c"] = "c"
-        if spec.epilogue.bias is not Bias.NONE:
-            moving["bias"] = "bias"
+        moves = TileMoves(spec, tile)
         at_a, at_b = k.var(a), k.var(b)
         left = k.var(tile.int("count"))
         for _ in k.repeat_while(lambda: left.value > 0):
@@ -190,10 +187,7 @@ def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
             for _ in k.when(left.value > 0):
                 at_a.value = at_a.value + tile.int("next_a")
                 at_b.value = at_b.value + tile.int("next_b")
-                for name, step in moving.items():
-                    tile.set(name, tile.pointer(name) + tile.int(f"next_{step}"))
-                if spec.epilogue.program is not None:
-                    tile.set("row", tile.int("row") + tile.int("next_row"))
+                moves.next()
 
     def fetch_target(k: Kernel, tile: View, depth: Int) -> None:
         """Fetch the lines of D early if the sums take long enough for that to help."""

@@ -7,10 +7,12 @@ found once, and a microkernel runs down the stack.
 
 from __future__ import annotations
 
+from jitgemm.kernels.cursor import TileCursor
 from jitgemm.kernels.job import AHEAD, JOB, STEPS, TILE
 from jitgemm.kernels.micro import microkernel
-from jitgemm.kernels.spec import Bias, GemmSpec
+from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
+from jitgemm.lang.record import View
 
 __all__ = ["TOGETHER", "repeat"]
 
@@ -27,53 +29,43 @@ def repeat(spec: GemmSpec) -> Function:
     For those whose depth is one block, whose operands are all read and written where they are, and
     whose columns are one micropanel or go one micropanel at a time.
     """
-    bias, beta = spec.epilogue.bias, spec.epilogue.beta
     heights = [r for panels, r in spec.tile.variants() if panels == 1]
 
     def body(k: Kernel, job_at: Ptr, steps_at: Ptr, count: Int) -> None:
         job, steps = JOB.view(k, job_at), STEPS.view(k, steps_at)
         tile = TILE.view(k, k.scratch(TILE.size))
         m, n, depth, tile_rows = (job.int(x) for x in ("m", "n", "k_groups", "tile_rows"))
-        tile.set("first", 1)
-        tile.set("last", 1)
+        a_row, b_col = job.int("a_row"), job.int("b_col")
+        cursor = TileCursor(k, spec, (job, tile))
+        cursor.set_strides()
+        for name in ("first", "last"):
+            tile.set(name, 1)
+        for name in ("a", "b", *(x.name for x in cursor.followers)):
+            tile.set(f"next_{name}", steps.int(name))
         tile.set("next_row", 0)
-        fields = ["a", "b", "d", *["c"] * beta, *["bias"] * (bias is not Bias.NONE)]
-        for field in fields:
-            tile.set(f"next_{field}", steps.int(field))
-        for field in fields[2:]:
-            tile.set("target_row" if field == "d" else f"{field}_row", job.int(f"{field}_row"))
-
-        def place(field: str, first: Int, i: Int, j: Int) -> Ptr:
-            """Where row ``i`` and column ``j`` of an operand of product ``first`` are."""
-            start = job.pointer(field) + first * steps.int(field)
-            if field == "bias" and bias is Bias.COLUMN:
-                return start + j // spec.parts * job.int("bias_col")
-            start = start + i * job.int(f"{field}_row")
-            return start + j // spec.parts * job.int(f"{field}_col")
-
         for first in k.range(0, count, TOGETHER):
             some = k.min(TOGETHER, count - first)
             tile.set("count", some)
-            for field in AHEAD:
-                size = steps.int(f"ahead_{field}") * some
-                coming = job.pointer(field) + (first + TOGETHER) * steps.int(field)
-                for line in k.range(0, size, _LINE):
-                    k.prefetch(coming + line, write=field == "d")
+            _fetch(k, job, steps, (first, some))
+            moved = {x.name: first * steps.int(x.name) for x in cursor.followers}
+            own_a, own_b = (job.pointer(x) + first * steps.int(x) for x in ("a", "b"))
             for j in k.range(0, n, spec.nr):
-                b = place("b", first, k.const(0), j)
+                b = own_b + j // spec.parts * b_col
                 tile.set("cols", k.min(spec.nr, n - j))
                 for i in k.range(0, m, tile_rows):
-                    tile.set("target", place("d", first, i, j))
-                    if beta:
-                        tile.set("c", place("c", first, i, j))
-                    if bias is not Bias.NONE:
-                        tile.set("bias", place("bias", first, i, j))
-                    a = place("a", first, i, k.const(0))
+                    a = own_a + i * a_row
                     for rows in k.cases(k.min(tile_rows, m - i), heights):
-                        # The microkernel moves the row on; it starts anew here.
-                        if spec.epilogue.program is not None:
-                            tile.set("row", i)
-                            tile.set("col", j)
+                        cursor.to(i, j, moved)
                         k.call(microkernel(spec, 1, rows), job_at, tile.ptr, a, b, depth)
 
     return Function(f"{spec.symbol}_repeat", parameters("job* steps* count"), body)
+
+
+def _fetch(k: Kernel, job: View, steps: View, products: tuple[Int, Int]) -> None:
+    """Fetch operands of the products after some, ``(first, count)``, early."""
+    first, count = products
+    for field in AHEAD:
+        size = steps.int(f"ahead_{field}") * count
+        coming = job.pointer(field) + (first + TOGETHER) * steps.int(field)
+        for line in k.range(0, size, _LINE):
+            k.prefetch(coming + line, write=field == "d")

@@ -222,9 +222,9 @@ class GemmSpec:
         return how is not None and how.group == 1 and bool(how.packed.format)
 
     @property
-    def rests_apart(self) -> bool:
+    def spills_to_buffer(self) -> bool:
         """Whether sums wait for later depth blocks in a buffer, the result being narrower."""
-        return self.arithmetic is not None and self.arithmetic.rests_apart
+        return self.arithmetic is not None and self.arithmetic.spills_to_buffer
 
     @property
     def sums_columns(self) -> bool:

@@ -9,13 +9,15 @@ Rounds bound the memory block sums take.
 
 from __future__ import annotations
 
+from jitgemm.kernels.cursor import TileCursor
 from jitgemm.kernels.epilogue import conclude
 from jitgemm.kernels.job import JOB, TILE
-from jitgemm.kernels.nest import chunk
+from jitgemm.kernels.macro import call_block, macrokernel
 from jitgemm.kernels.operands import pack_b
-from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.kernels.tickets import drain, span
-from jitgemm.lang.core import Function, Int, IntLike, Kernel, Ptr, parameters
+from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Ptr, parameters
+from jitgemm.lang.record import View
 
 __all__ = ["split"]
 
@@ -26,7 +28,7 @@ _ENDLESS = 1 << 60
 
 def _sums(spec: GemmSpec) -> Function:
     """The sums of the depth blocks ``first .. last``, each where it belongs."""
-    run_chunk, packer = chunk(spec), pack_b(spec)
+    run_block, packer = macrokernel(spec), pack_b(spec)
     block = spec.element.depth_block
 
     def body(k: Kernel, job_at: Ptr, thread: Int, first: Int, last: Int, target: Ptr) -> None:
@@ -52,58 +54,69 @@ def _sums(spec: GemmSpec) -> Function:
                 k.call(packer, job_at, packed, zero, n, p0, p1)
                 b = packed
             a = job.pointer("a") + p0 * a_col
-            k.call(run_chunk, own.ptr, a, b, zero, m, zero, n, zero, p1 - p0)
+            call_block(k, run_block, own, (a, b), (zero, m, zero, n, zero, p1 - p0))
 
     params = parameters("job* thread first last target*")
     return Function(f"{spec.symbol}_split_sums", params, body)
 
 
+class _BlockSums:
+    """Adds the block sums of a round to those before, vector by vector; finishes at the end."""
+
+    def __init__(
+        self, k: Kernel, spec: GemmSpec, job: View, ends: tuple[Cond, Cond], count: Int
+    ) -> None:
+        """Know a round.
+
+        Args:
+            k: the backend.
+            spec: the kernel.
+            job: the job's record.
+            ends: whether it is the first round, and whether it is the last.
+            count: depth blocks of the round.
+        """
+        self.k, self.spec, self.count = k, spec, count
+        self.first, self.last = ends
+        self.job, self.tile = job, TILE.view(k, k.scratch(TILE.size))
+        self.stride, self.row = job.int("sums_stride"), job.int("sums_row")
+        self.blocks = job.pointer("workspace_a")
+        self.earlier = self.blocks + job.int("round_blocks") * self.stride
+        self.cursor = TileCursor(k, spec, (job, self.tile))
+        self.cursor.set_strides()
+        self.tile.set("first", 1)
+        self.tile.set("last", 1)
+
+    def add(self, i: Int, j: Int, cols: Int | None) -> None:
+        """One vector of the result, of which ``cols`` columns exist (``None``: all)."""
+        k, element, lanes = self.k, self.spec.element, self.spec.lanes
+        mask = None if cols is None else k.mask(cols, element, lanes)
+        at = i * self.row + j * element.bytes
+        start = k.select(self.first, self.blocks, self.earlier) + at
+        total = k.var(k.load(start, element, lanes, mask))
+        for s in k.range(k.select(self.first, k.const(1), k.const(0)), self.count):
+            block = k.load(self.blocks + s * self.stride + at, element, lanes, mask)
+            total.value = k.op("add", total.value, block)
+        for ends in k.branches(self.last):
+            if not ends:
+                k.store(self.earlier + at, total.value, mask)
+                continue
+            self.cursor.to(i, j)
+            conclude(k, self.spec, (self.job, self.tile), {(0, 0): total}, cols)
+
+
 def _add(spec: GemmSpec) -> Function:
     """Add the block sums of a round to those before, in rows ``i0 .. i1``; finish at the end."""
-    element, lanes, size = spec.element, spec.lanes, spec.element.bytes
-    kind = spec.epilogue.bias
 
     def body(k: Kernel, job_at: Ptr, i0: Int, i1: Int, count: Int, first: Int, last: Int) -> None:
-        job, tile = JOB.view(k, job_at), TILE.view(k, k.scratch(TILE.size))
-        stride, row = job.int("sums_stride"), job.int("sums_row")
-        blocks = job.pointer("workspace_a")
-        earlier = blocks + job.int("round_blocks") * stride
-        tile.set("first", 1)
-        tile.set("last", 1)
-
-        def vector(i: Int, j: Int, cols: Int | None) -> None:
-            mask = None if cols is None else k.mask(cols, element, lanes)
-            at = i * row + j * size
-            start = k.select(first.differs(0), blocks, earlier) + at
-            total = k.var(k.load(start, element, lanes, mask))
-            for s in k.range(k.select(first.differs(0), k.const(1), k.const(0)), count):
-                block = k.load(blocks + s * stride + at, element, lanes, mask)
-                total.value = k.op("add", total.value, block)
-            for ends in k.branches(last.differs(0)):
-                if not ends:
-                    k.store(earlier + at, total.value, mask)
-                    continue
-                tile.set("target", job.pointer("d") + i * job.int("d_row") + j * size)
-                if spec.epilogue.beta:
-                    tile.set("c", job.pointer("c") + i * job.int("c_row") + j * size)
-                if kind is not Bias.NONE:
-                    along = 0 if kind is Bias.ROW else j * size
-                    down = 0 if kind is Bias.COLUMN else i * job.int("bias_row")
-                    tile.set("bias", job.pointer("bias") + down + along)
-                if spec.epilogue.program is not None:
-                    tile.set("row", i)
-                    tile.set("col", j)
-                conclude(k, spec, (job, tile), {(0, 0): total}, cols)
-
-        for name in ("target_row", "partial_row", "c_row", "bias_row"):
-            tile.set(name, 0)
+        job, lanes = JOB.view(k, job_at), spec.lanes
+        sums = _BlockSums(k, spec, job, (first.differs(0), last.differs(0)), count)
         n = job.int("n")
         whole = n // lanes * lanes
         for i in k.range(i0, i1):
             for j in k.range(0, whole, lanes):
-                vector(i, j, None)
+                sums.add(i, j, None)
             for _ in k.when(whole < n):
-                vector(i, whole, n - whole)
+                sums.add(i, whole, n - whole)
 
     params = parameters("job* i0 i1 count first last")
     return Function(f"{spec.symbol}_split_add", params, body)

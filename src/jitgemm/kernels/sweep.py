@@ -9,13 +9,14 @@ the bits are those of every other route.
 
 from __future__ import annotations
 
+from jitgemm.kernels.cursor import TileCursor, TileMoves
 from jitgemm.kernels.epilogue import finish
-from jitgemm.kernels.job import JOB, TILE
-from jitgemm.kernels.spec import Bias, GemmSpec
+from jitgemm.kernels.job import BLOCK, JOB, TILE
+from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function, Int, IntLike, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["SWEEP_ROWS", "sweep_function", "window"]
+__all__ = ["SWEEP_ROWS", "row_streaming", "window"]
 
 SWEEP_ROWS = 2
 """Most rows of A: with three, tiles that share each load of B among rows are as fast."""
@@ -113,9 +114,7 @@ class _Window:
     def finish(self, job: View, tile: View) -> None:
         """Hand the sums to the epilogue, a vector of columns at a time."""
         k, spec = self.k, self.spec
-        size = spec.element.bytes
-        moving = ["partial", "target", *(["c"] if spec.epilogue.beta else [])]
-        moving += ["bias"] if spec.epilogue.bias in (Bias.COLUMN, Bias.FULL) else []
+        size, moves = spec.element.bytes, TileMoves(spec, tile)
 
         def vector(j: Int, cols: Int | None) -> None:
             sums: dict[tuple[int, int], Var[Vec]] = {
@@ -125,10 +124,7 @@ class _Window:
                 for i in range(self.reals)
             }
             finish(k, spec, (job, tile), sums, cols)
-            for name in moving:
-                tile.set(name, tile.pointer(name) + spec.lanes * size)
-            if spec.epilogue.program is not None:
-                tile.set("col", tile.int("col") + spec.lanes)
+            moves.right(spec.lanes)
 
         for j in k.range(0, self.whole, spec.lanes):
             vector(j, None)
@@ -136,7 +132,33 @@ class _Window:
             vector(self.whole, self.cols - self.whole)
 
 
-def sweep_function(spec: GemmSpec, rows: int) -> Function:
+def row_streaming(spec: GemmSpec) -> Function:
+    """All rows of a product with few over one block: windows of columns, depth block by block."""
+
+    def body(k: Kernel, job_at: Ptr, tile_at: Ptr, block_at: Ptr) -> None:
+        job, tile, block = JOB.view(k, job_at), TILE.view(k, tile_at), BLOCK.view(k, block_at)
+        j0, j1, p0, p1 = (block.int(x) for x in ("j0", "j1", "p0", "p1"))
+        a, b = block.pointer("a"), block.pointer("b")
+        depth, b_row, a_col = (job.int(x) for x in ("k_groups", "b_row", "a_col"))
+        cursor, length = TileCursor(k, spec, (job, tile)), spec.element.depth_block
+        cursor.set_strides()
+        for rows in k.cases(job.int("m"), list(range(1, SWEEP_ROWS + 1))):
+            width = window(spec, rows)
+            for j in k.range(j0, j1, width):
+                tile.set("cols", k.min(width, j1 - j))
+                for p in k.range(p0, p1, length):
+                    end = k.min(p + length, p1)
+                    cursor.to(k.const(0), j)
+                    tile.set("first", k.select(p.equals(0), k.const(1), k.const(0)))
+                    tile.set("last", k.select(end >= depth, k.const(1), k.const(0)))
+                    at_b = b + (j - j0) * spec.element.bytes + (p - p0) * b_row
+                    at_a = a + (p - p0) * a_col
+                    k.call(_depth_block(spec, rows), job_at, tile_at, at_a, at_b, end - p)
+
+    return Function(f"{spec.symbol}_sweep", parameters("job* tile* block*"), body)
+
+
+def _depth_block(spec: GemmSpec, rows: int) -> Function:
     """The function that adds one depth block to ``rows`` rows of the tile's columns."""
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, depth: Int) -> None:

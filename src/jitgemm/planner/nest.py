@@ -129,7 +129,7 @@ class Blocked(_Nest):
         """Plan the product so."""
         direct, through = is_direct(draft.problem, draft.k_groups)
         read = read_a(draft)
-        loops = Loops.plan(draft, read, whole_depth=not direct or draft.spec.rests_apart)
+        loops = Loops.plan(draft, read, whole_depth=not direct or draft.spec.spills_to_buffer)
         reasons = (read.why,) if direct else (read.why, through)
         return cls(loops, reasons, direct)
 
