@@ -12,6 +12,7 @@ bf16 12x32 ran at 50-99 GFLOP/s, 160 without).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from jitgemm.kernels.cursor import TileMoves
 from jitgemm.kernels.epilogue import Masks, finish, masks_of
@@ -120,113 +121,155 @@ class _PanelsOfB:
         return self.k.convert(x, spec.element)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A register tile of ``rows`` rows by ``panels`` micropanels."""
+
+    spec: GemmSpec
+    panels: int
+    rows: int
+
+    @property
+    def columns(self) -> range:
+        """Vectors of columns."""
+        return range(self.panels * self.spec.tile.nr_regs)
+
+    @property
+    def reals(self) -> range:
+        """Rows of real components."""
+        return range(self.rows * self.spec.parts)
+
+    @property
+    def width(self) -> int:
+        """Columns, in reals."""
+        return len(self.columns) * self.spec.lanes
+
+    @property
+    def fetches_panel(self) -> bool:
+        """Whether the micropanel to come is fetched early."""
+        # One met by many rows is worth it; with few rows the sum itself is the stream.
+        return self.spec.b is BSource.PACKED and self.panels == 1
+
+    @property
+    def fetches_rows(self) -> bool:
+        """Whether rows of a B read in place are fetched early."""
+        # Where loads and fetches take no longer than multiply-adds.
+        vectors, reals = len(self.columns), len(self.reals)
+        lines = self.panels * self.spec.panel_row // _LINE
+        inplace = self.spec.b is BSource.INPLACE
+        return inplace and reals * vectors >= reals + vectors + lines
+
+    def strides(self, k: Kernel, job: View) -> tuple[tuple[Int, Int], tuple[Int, Int]]:
+        """Bytes along rows and depth of A; along the depth of B and from panel to panel."""
+        packed, inplace = self.spec.b is BSource.PACKED, self.spec.b is BSource.INPLACE
+        depth = k.const(self.spec.panel_row) if packed else job.int("b_row")
+        side_by_side = self.panels == 1 or inplace
+        panel = k.const(0) if side_by_side else job.int("panel_stride")
+        return (job.int("a_row"), job.int("a_col")), (depth, panel)
+
+
+def _multiply(
+    k: Kernel, shape: _Shape, records: tuple[View, View], where: tuple[Ptr, Ptr, Int], masks: Masks
+) -> Sums:
+    """The sums of ``depth`` steps, from zero; ``where`` is A, B and the depth."""
+    (job, tile), (a, b, depth), spec = records, where, shape.spec
+    strides = shape.strides(k, job)
+    zero = k.zero(spec.element, spec.lanes)
+    sums = {(i, j): k.var(zero) for i in shape.reals for j in shape.columns}
+    rows_of_a = _RowsOfA(k, spec, a, strides[0], shape.rows)
+    panels_of_b = _PanelsOfB(k, spec, b, strides[1], masks)
+    coming = k.var(tile.pointer("ahead")) if shape.fetches_panel else None
+    for _ in k.range(0, depth):
+        rows_of_a.step()
+        panels_of_b.step()
+        if shape.fetches_rows:
+            panels_of_b.fetch()
+        if coming is not None:
+            k.prefetch(coming.value, near=False)
+            coming.value = coming.value + _LINE
+        _depth_step(k, shape, (rows_of_a, panels_of_b), sums)
+    return sums
+
+
+def _depth_step(
+    k: Kernel, shape: _Shape, operands: tuple[_RowsOfA, _PanelsOfB], sums: Sums
+) -> None:
+    """One step: the shorter side is held in registers, and the longer one streams past it."""
+    (rows_of_a, panels_of_b), spec = operands, shape.spec
+    if len(shape.reals) < len(shape.columns):
+        splats = [rows_of_a.splat(i) for i in shape.reals]
+        for j in shape.columns:
+            vector = panels_of_b.load(j)
+            for i in shape.reals:
+                cell = sums[i, j]
+                cell.value = fold(k, spec, splats[i], vector, cell.value)
+        return
+    vectors = [panels_of_b.load(j) for j in shape.columns]
+    for i in shape.reals:
+        splat = rows_of_a.splat(i)
+        for j in shape.columns:
+            cell = sums[i, j]
+            cell.value = fold(k, spec, splat, vectors[j], cell.value)
+
+
+def _each_tile(k: Kernel, spec: GemmSpec, tile: View, a: Ptr, b: Ptr) -> Iterator[tuple[Ptr, Ptr]]:
+    """A and B of each of several microtiles; the record is moved to the one at hand."""
+    moves, at_a, at_b = TileMoves(spec, tile), k.var(a), k.var(b)
+    left = k.var(tile.int("count"))
+    for _ in k.repeat_while(lambda: left.value > 0):
+        yield at_a.value, at_b.value
+        left.value = left.value - 1
+        # Most often there is but one.
+        for _ in k.when(left.value > 0):
+            at_a.value = at_a.value + tile.int("next_a")
+            at_b.value = at_b.value + tile.int("next_b")
+            moves.next()
+
+
+def _fetch_target(k: Kernel, shape: _Shape, tile: View, depth: Int) -> None:
+    """Fetch the lines of D early if the sums take long enough for that to help."""
+    for _ in k.when(depth >= _LONG):
+        target, stride = tile.pointer("target"), tile.int("target_row")
+        for i in range(shape.rows):
+            for line in range(0, shape.panels * shape.spec.nr * shape.spec.types.out.bytes, _LINE):
+                k.prefetch(target + line, write=True)
+            if i + 1 < shape.rows:
+                target = target + stride
+
+
 def microkernel(spec: GemmSpec, panels: int, rows: int) -> Function:
     """The function that adds one depth block to a ``rows`` x ``panels * nr`` tile.
 
     Rounding contract: each element is one chain of ``madd`` over ascending depth from zero; the
     sum of the earlier blocks is added to it; at the last block the epilogue applies once.
     """
-    name = f"{spec.symbol}_micro_{rows}x{panels * spec.nr}"
-    columns = range(panels * spec.tile.nr_regs)
-
-    # A panel met by many rows is worth fetching early; with few rows the sum itself is the stream.
-    fetches = spec.b is BSource.PACKED and panels == 1
-    # Rows are fetched where loads and fetches take no longer than multiply-adds.
-    products, vectors = rows * spec.parts * len(columns), len(columns)
-    lines = panels * spec.panel_row // _LINE
-    fetches_rows = spec.b is BSource.INPLACE and products >= rows * spec.parts + vectors + lines
-
-    def multiply(
-        k: Kernel, records: tuple[View, View], where: tuple[Ptr, Ptr, Int], masks: Masks,
-        strides: tuple[tuple[Int, Int], tuple[Int, Int]],
-    ) -> Sums:  # fmt: skip
-        (_, tile), (a, b, depth) = records, where
-        zero = k.zero(spec.element, spec.lanes)
-        reals = range(rows * spec.parts)
-        sums = {(i, j): k.var(zero) for i in reals for j in columns}
-        rows_of_a = _RowsOfA(k, spec, a, strides[0], rows)
-        panels_of_b = _PanelsOfB(k, spec, b, strides[1], masks)
-        coming = k.var(tile.pointer("ahead")) if fetches else None
-        for _ in k.range(0, depth):
-            rows_of_a.step()
-            panels_of_b.step()
-            if fetches_rows:
-                panels_of_b.fetch()
-            if coming is not None:
-                k.prefetch(coming.value, near=False)
-                coming.value = coming.value + _LINE
-            # Hold the shorter side in registers and stream the longer one past it.
-            if len(reals) < len(columns):
-                splats = [rows_of_a.splat(i) for i in reals]
-                for j in columns:
-                    vector = panels_of_b.load(j)
-                    for i in reals:
-                        cell = sums[i, j]
-                        cell.value = fold(k, spec, splats[i], vector, cell.value)
-            else:
-                vectors = [panels_of_b.load(j) for j in columns]
-                for i in reals:
-                    splat = rows_of_a.splat(i)
-                    for j in columns:
-                        cell = sums[i, j]
-                        cell.value = fold(k, spec, splat, vectors[j], cell.value)
-        return sums
-
-    def run(k: Kernel, tile: View, a: Ptr, b: Ptr) -> Iterator[tuple[Ptr, Ptr]]:
-        """A and B of each microtile, whose record is that of the one at hand."""
-        if spec.b is not BSource.INPLACE:
-            yield a, b
-            return
-        moves = TileMoves(spec, tile)
-        at_a, at_b = k.var(a), k.var(b)
-        left = k.var(tile.int("count"))
-        for _ in k.repeat_while(lambda: left.value > 0):
-            yield at_a.value, at_b.value
-            left.value = left.value - 1
-            # Most often there is but one.
-            for _ in k.when(left.value > 0):
-                at_a.value = at_a.value + tile.int("next_a")
-                at_b.value = at_b.value + tile.int("next_b")
-                moves.next()
-
-    def fetch_target(k: Kernel, tile: View, depth: Int) -> None:
-        """Fetch the lines of D early if the sums take long enough for that to help."""
-        for _ in k.when(depth >= _LONG):
-            target, stride = tile.pointer("target"), tile.int("target_row")
-            for i in range(rows):
-                for line in range(0, panels * spec.nr * spec.types.out.bytes, _LINE):
-                    k.prefetch(target + line, write=True)
-                if i + 1 < rows:
-                    target = target + stride
+    shape = _Shape(spec, panels, rows)
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, depth: Int) -> None:
-        job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
-        cols = tile.int("cols")
-        records = job, tile
-        width = len(columns) * spec.lanes
-        b_depth = k.const(spec.panel_row) if spec.b is BSource.PACKED else job.int("b_row")
-        apart = panels > 1 and spec.b is not BSource.INPLACE
-        b_panel = job.int("panel_stride") if apart else k.const(0)
-        strides = (job.int("a_row"), job.int("a_col")), (b_depth, b_panel)
+        records = JOB.view(k, job_at), TILE.view(k, tile_at)
+        tile = records[1]
         if spec.b is BSource.PACKED:
-            fetch_target(k, tile, depth)
+            _fetch_target(k, shape, tile, depth)
             # Panels are padded: the product needs no masks, only the store does.
-            sums = multiply(k, records, (a, b, depth), dict.fromkeys(columns), strides)
-            for full in k.branches(cols.equals(width)):
+            unmasked = dict.fromkeys(shape.columns)
+            sums = _multiply(k, shape, records, (a, b, depth), unmasked)
+            cols = tile.int("cols")
+            for full in k.branches(cols.equals(shape.width)):
                 finish(k, spec, records, sums, None if full else cols)
             return
-        for full in k.branches(cols.equals(width)):
+        cols = tile.int("cols")
+        for full in k.branches(cols.equals(shape.width)):
             if not full and panels > 1 and not spec.partial_groups:
                 continue  # the nest never asks for it
             masked = None if full else cols
             # Masks that take vector registers are made anew where they are used: held from one use
             # to the next they would displace sums.
-            kept = masks_of(k, spec, columns, masked) if spec.isa.mask_registers else None
-            for at_a, at_b in run(k, tile, a, b):
-                fetch_target(k, tile, depth)
+            kept = masks_of(k, spec, shape.columns, masked) if spec.isa.mask_registers else None
+            for at_a, at_b in _each_tile(k, spec, tile, a, b):
+                _fetch_target(k, shape, tile, depth)
                 # Nothing may keep the sums of one tile while those of the next are formed.
-                where, masks = (at_a, at_b, depth), kept or masks_of(k, spec, columns, masked)
-                finish(k, spec, records, multiply(k, records, where, masks, strides), masked, kept)
+                where, masks = (at_a, at_b, depth), kept or masks_of(k, spec, shape.columns, masked)
+                finish(k, spec, records, _multiply(k, shape, records, where, masks), masked, kept)
 
-    params = parameters("job* tile* a* b* depth")
-    return Function(name, params, body)
+    name = f"{spec.symbol}_micro_{rows}x{shape.width}"
+    return Function(name, parameters("job* tile* a* b* depth"), body)
