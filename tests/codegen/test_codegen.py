@@ -17,15 +17,18 @@ from typing import Any
 import pytest
 from assembly import Loop, assembly_of, functions_of, loops_of, microkernels
 
-from jitgemm.isa.tables import BY_NAME
-from jitgemm.isa.types import F32, F64, I32, ElementType
+from jitgemm.errors import LanguageError
+from jitgemm.isa.tables import BY_NAME, PORTABLE
+from jitgemm.isa.types import F16, F32, F64, I32, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available, host
 from jitgemm.kernels import registry
+from jitgemm.kernels.arithmetic import Arithmetic, Types
 from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.peak import chains, peak_function
-from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
+from jitgemm.kernels.registry import tile_for
+from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
 from jitgemm.kernels.turned import turned_tile
 from jitgemm.lang.core import Function
 from oracle import run_python
@@ -133,12 +136,41 @@ def test_different_specs_have_different_names_and_units() -> None:
             r"[fci]\d+_gemm_(packed|inplace|columns)_beta0?(_(row|full)?bias)?(_relu)?_\d+x\d+__\w+",
             spec.symbol,
         )
-    # What the name does not say, the unit's key does.
+    # What the readable part of the name does not say, its digest does.
     spec = specs[0]
     deeper = replace(spec.element, depth_block=256)
     narrower = replace(spec.tile, groups=spec.tile.groups[:1])
-    for other in (replace(spec, element=deeper), replace(spec, tile=narrower)):
-        assert compiler.gemm_unit(other).key != compiler.gemm_unit(spec).key
+    table = {**spec.isa.ops, "add": replace(spec.isa.ops["add"], text=("{r} = fadd {v} {b}, {a}",))}
+    others = (
+        replace(spec, element=deeper, arithmetic=Arithmetic.plain_of(deeper)),
+        replace(spec, tile=narrower),
+        replace(spec, isa=replace(spec.isa, ops=table)),
+    )
+    assert len({compiler.gemm_unit(x).key for x in (spec, *others)}) == 4
+    assert len({x.symbol for x in (spec, *others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"parts": 3}, "one or two reals"),
+        ({"parts": 2, "element": I32, "arithmetic": Arithmetic.plain_of(I32)}, "are floats"),
+        ({"epilogue": Epilogue(zero_a=True)}, "32-bit sums"),
+        ({"epilogue": Epilogue(scale=Scale.ROW)}, "32-bit sums"),
+        ({"arithmetic": Arithmetic(Types(F32, F16, F32, F32, F32), F32, F32)}, "read in place"),
+        (
+            {"b": BSource.COLUMNS, "arithmetic": Arithmetic(Types(F32, F16, *[F32] * 3), F32, F16)},
+            "columns of numbers",
+        ),
+        ({"arithmetic": replace(Arithmetic.plain_of(F32), tiles=True)}, "micropanels"),
+    ],
+)
+def test_a_kernel_that_cannot_exist_is_refused(change: dict[str, Any], rule: str) -> None:
+    isa = PORTABLE
+    spec = GemmSpec(F32, isa, tile_for(F32, isa), BSource.INPLACE, Epilogue())
+    assert spec.arithmetic.plain
+    with pytest.raises(LanguageError, match=rule):
+        replace(spec, **change)
 
 
 # -- loops ----------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ import pytest
 
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
+from jitgemm.kernels.arithmetic import Arithmetic
 from jitgemm.kernels.expression import ACTIVATIONS, Program, emit
 from jitgemm.kernels.matrix import matrix_microkernel
 from jitgemm.kernels.micro import microkernel
@@ -71,7 +72,9 @@ WHOLE_ALPHA, WHOLE_BETA = -3, 0x6B5A4F39
 
 def short_block(spec: GemmSpec) -> GemmSpec:
     """The same spec with a short depth block."""
-    return replace(spec, element=replace(spec.element, depth_block=32))
+    element = replace(spec.element, depth_block=32)
+    how = Arithmetic.plain_of(element) if spec.arithmetic.plain else spec.arithmetic
+    return replace(spec, element=element, arithmetic=how)
 
 
 def specs(sources: Iterable[BSource] = BSource, *, every: bool = False) -> list[Any]:

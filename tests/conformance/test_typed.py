@@ -102,7 +102,6 @@ SHORT = _of(I16, I16, I16, FULL) + _of(I16, U8, I16, ROW) + _of(I16, I16, I32, B
 def _for_many_rows(spec: GemmSpec) -> GemmSpec:
     """The same with micropanels widened before microtiles meet them, one at a time."""
     how, tile = spec.arithmetic, spec.tile
-    assert how is not None
     one = Tile(tile.mr, tile.nr_regs, ((1, tile.mr),))
     return replace(spec, arithmetic=how.for_many_rows, tile=one)
 
@@ -126,7 +125,6 @@ def _cases(case: TypedCase, group: int) -> Iterator[TypedCase]:
 def test_nest(spec: GemmSpec) -> None:
     """Packing into words, folding, correcting and narrowing, by every layout."""
     how = spec.arithmetic
-    assert how is not None
     start = TypedCase(spec, min(3, spec.tile.mr), spec.lanes + 1, 4 * how.group + 1, row_tiles=2)
     for case in _cases(start, how.group):
         case.check(nest(spec))
@@ -167,7 +165,6 @@ def test_every_pair_of_types(spec: GemmSpec) -> None:
 def test_several_depth_blocks(spec: GemmSpec) -> None:
     """Sums rest apart, or in the result, between blocks; corrections come once, at the end."""
     how = spec.arithmetic
-    assert how is not None
     block = spec.element.depth_block * how.group
     case = TypedCase(spec, 2, 3, block + how.group + 1)
     for other in (case, replace(case, depth=2 * block, direct=False, layout_d="cols")):

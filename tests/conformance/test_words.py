@@ -44,7 +44,6 @@ def _kinds(side: str) -> Iterator[Any]:
         for types in pairs_of_types():
             spec = typed_spec(isa, types)
             how = spec.arithmetic
-            assert how is not None
             stored, piece = (types.a, how.piece) if side == "a" else (types.b, how.packed)
             key = stored, piece, how.group, how.flip and side == "a", spec.sums_columns
             if key in seen or (how.group == 1 and isa not in alike):
@@ -82,7 +81,6 @@ def _depths(group: int) -> list[int]:
 def _panels(spec: GemmSpec, b: Array) -> Array:
     """Micropanels of words: ``[panel, word, column, piece]``; columns beyond the last are zero."""
     how = spec.arithmetic
-    assert how is not None
     pieces = _pieces(how.types.b, how.packed, b)
     (depth, n), words = b.shape, -(-b.shape[0] // how.group)
     panels = -(-n // spec.nr)
@@ -93,7 +91,6 @@ def _panels(spec: GemmSpec, b: Array) -> Array:
 
 def _check_b(spec: GemmSpec, shape: tuple[int, int], layout: str, *, swap: bool) -> None:
     how, (depth, n), sides = spec.arithmetic, shape, []
-    assert how is not None
     words = -(-depth // how.group)
     why = f"{spec.symbol} {shape} {layout} {swap=}"
     for compiled in backends(spec):
@@ -150,7 +147,6 @@ def test_pack_words(spec: GemmSpec) -> None:
 
 def _check_a(spec: GemmSpec, shape: tuple[int, int], layout: str, *, swap: bool) -> None:
     how, (m, depth), sides = spec.arithmetic, shape, []
-    assert how is not None
     words = -(-depth // how.group)
     size = words * how.word_bytes + (spec.element.bytes if spec.sums_columns else 0)
     why = f"{spec.symbol} {shape} {layout} {swap=}"
@@ -188,7 +184,6 @@ def _check_a(spec: GemmSpec, shape: tuple[int, int], layout: str, *, swap: bool)
 def test_copy_rows(spec: GemmSpec) -> None:
     """A by every layout, its sums behind each row."""
     how = spec.arithmetic
-    assert how is not None
     vector = spec.isa.lanes(how.piece)
     depths = sorted({*_depths(how.group)[:-1], vector, vector + 1, 2 * vector - 1})
     for number, (layout, swap) in enumerate(LAYOUTS):

@@ -202,7 +202,6 @@ class TypedCase:
     # -- running ----------------------------------------------------------------------------------
     def _reads_in_place(self) -> bool:
         how = self.spec.arithmetic
-        assert how is not None
         whole = self.depth % how.group == 0 and "a" not in self.swap
         dense = self.layout_a in ("rows", "reversed")
         needs = how.copies_a or self.spec.epilogue.zero_b
@@ -212,7 +211,6 @@ class TypedCase:
         """Operands, the address of the job, D, and what must be in D."""
         spec, m, n = self.spec, self.m, self.n
         how = spec.arithmetic
-        assert how is not None
         x = Operands(spec, seed=11)
         given = self._operands(x)
         x.real = x.number = dtype_of(spec.element)
@@ -269,7 +267,6 @@ class TypedCase:
     def _points(self, x: Operands, job: dict[str, Any], given: dict[str, Array]) -> None:
         """Zero points as the microkernel sees A and B, scales, and the bounds of the result."""
         spec, how = self.spec, self.spec.arithmetic
-        assert how is not None
         if spec.epilogue.zero_a:
             move = (128 if how.types.a.signed else -128) if how.flip else 0
             points = given["zero_a"] + np.int32(move)

@@ -29,7 +29,7 @@ def _slots(job: np.ndarray) -> dict[str, int]:
 def _typed() -> GemmPlan:
     types = replace(Types.of(I32), a=I8, b=U8)
     operands = Operand(-70, 1), Operand(1, 80, swapped=True), Operand(256, 4)
-    p = Problem(I32, 33, 40, 66, *operands, c=Operand(400, 4), mixed=types,
+    p = Problem(I32, 33, 40, 66, *operands, c=Operand(400, 4), types=types,
                 bias=Operand(0, 4), epilogue=Epilogue(True, Bias.COLUMN))  # fmt: skip
     return make_plan(p, context(isa=AVX512_BF16))
 

@@ -497,7 +497,7 @@ def test_a_matrix_unit_multiplies_what_it_can() -> None:
 
     def unit(m: int, types: Types, isa: Isa = AVX512_AMX, n: int = 40, **knobs: int) -> bool:
         operands = Operand(64 * types.a.bytes, types.a.bytes), None, Operand(4 * n, 4)
-        p = Problem(sum_type(types), m, n, 64, *operands, mixed=types)
+        p = Problem(sum_type(types), m, n, 64, *operands, types=types)
         plan = make_plan(p, context(isa=isa, **knobs))
         assert plan.spec.tiles == ("; tile_" in explain(plan, SERVER))
         return plan.spec.tiles
@@ -522,7 +522,7 @@ def test_halves_of_b_are_widened_once_for_many_rows() -> None:
     def plan(m: int, types: Types, packed: bool, k: int = 64) -> GemmPlan:
         a, b = types.a.bytes, types.b.bytes
         right = None if packed else Operand(b, k * b)
-        p = Problem(F32, m, 40, k, Operand(k * a, a), right, Operand(160, 4), mixed=types)
+        p = Problem(F32, m, 40, k, Operand(k * a, a), right, Operand(160, 4), types=types)
         return make_plan(p, context())
 
     mr = tile_for(F32, AVX512).mr
@@ -594,7 +594,7 @@ def _bytes(m: int, n: int, k: int, types: Types = BYTES, isa: Isa = AVX512_AMX) 
     """A dense product of narrow numbers."""
     a, b, d = types.a.bytes, types.b.bytes, types.out.bytes
     operands = Operand(k * a, a), Operand(n * b, b), Operand(n * d, d)
-    return make_plan(Problem(sum_type(types), m, n, k, *operands, mixed=types), context(isa=isa))
+    return make_plan(Problem(sum_type(types), m, n, k, *operands, types=types), context(isa=isa))
 
 
 @pytest.mark.parametrize("k, groups", [(1, 1), (1200, 300), (1201, 301)])
@@ -793,7 +793,7 @@ def check_plan(plan: GemmPlan) -> None:
     if a.pack_a is PackA.INPLACE:
         assert plan.workspace_a_stride == 0
         # Steps of depth are numbers, or k-groups of them side by side.
-        step = p.a.col if spec.arithmetic is None else size
+        step = p.a.col if spec.arithmetic.plain else size
         assert (a.a_row, a.a_col) == (p.a.row, step)
     else:
         tiles = -(-min(b.rows_per_chunk, p.m) // b.tile_rows)

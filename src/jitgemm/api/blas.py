@@ -84,7 +84,7 @@ def explain(spec: CallSpec, operands: Operands, why: str) -> str:
     program = spec.options.program
     steps = [
         "after unpacking" if packed else "",
-        f"in {product.sum_dtype}" if spec.mixed is not None else "",
+        "" if spec.plain else f"in {product.sum_dtype}",
         "" if _scales(product) else "alpha and C in NumPy",
         "then bias" if product.bias is not None else "",
         f"then {program.name}" if program is not None else "",
@@ -154,18 +154,18 @@ def run(spec: CallSpec, operands: Operands) -> None:
     for index in np.ndindex(*spec.batch):
         product = _Product.of(spec, operands, index)
         with np.errstate(all="ignore"):
-            _compute(product, mixed=spec.mixed is not None)
+            _compute(product, upconvert=not spec.plain)
 
 
-def _compute(product: _Product, *, mixed: bool) -> None:
+def _compute(product: _Product, *, upconvert: bool) -> None:
     """Compute one product into its D."""
     target = product.d
     if product.sums.integral:
         target[...] = _integers(product)
         return
-    if mixed:
+    if upconvert:
         wide = _widened(product)
-        _compute(wide, mixed=False)
+        _compute(wide, upconvert=False)
         target[...] = wide.d
         return
     values = _sum(product, target)

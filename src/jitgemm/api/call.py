@@ -288,6 +288,6 @@ def _operand_spec(x: Array | Packed) -> OperandSpec:
 def _packed_layout(types: Types, element: Any, parts: int) -> Layout:
     """How a prepacked right operand must be stored, whatever its size."""
     isa = engine().isa
-    how = None if types.plain(element) else arithmetic_for(types, element, isa)
+    how = arithmetic_for(types, element, isa)
     tile = tile_for(element, isa, parts)
     return layout_for(GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts, how), 0, 0)

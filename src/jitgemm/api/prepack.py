@@ -121,6 +121,6 @@ def _spec(number: Number, dtype: np.dtype, *, bf16_dot: bool) -> GemmSpec:
     assert out is not None
     types = Types(stored, stored, out[0], out[0], out[0], bf16_dot)
     element = sum_type(types)
-    how = None if types.plain(element) else arithmetic_for(types, element, isa)
+    how = arithmetic_for(types, element, isa)
     tile = tile_for(element, isa, parts)
     return GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts, how)

@@ -27,7 +27,7 @@ class Isa:
     name: str
     vector_bits: int
     vector_registers: int
-    ops: Mapping[str, Op] = field(repr=False, hash=False, compare=False)
+    ops: Mapping[str, Op] = field(repr=False, hash=False)
     fused: bool
     """Whether ``madd`` rounds once; results agree bit for bit among all such sets."""
     requires: frozenset[str] = frozenset()
@@ -39,7 +39,7 @@ class Isa:
     features: str = ""
     """What to ask for beyond ``cpu``, as LLVM spells it."""
     integers: Mapping[str, Op] = field(
-        default_factory=lambda: GENERIC_INTEGERS, repr=False, hash=False, compare=False
+        default_factory=lambda: GENERIC_INTEGERS, repr=False, hash=False
     )
     """Operations on integers; ``ops`` are those on floats."""
     tiles: Mapping[str, MatrixOp] = field(

@@ -184,19 +184,7 @@ def when_full(forget: Callable[[], bool]) -> None:
 
 def gemm_unit(spec: GemmSpec) -> Unit:
     """The unit of a GEMM spec."""
-    # The symbol names what differs among built-in specs; the rest may differ in registered ones.
-    isa = spec.isa
-    parts = (
-        spec.symbol,
-        str(spec.tile),
-        str(spec.epilogue.program),
-        str(spec.element),
-        str(spec.element.depth_block),
-        *(str(x) for x in (isa.vector_bits, isa.arch, isa.cpu, isa.features, isa.half)),
-        *sorted(isa.requires),
-        *(f"{name}={op.text}" for name, op in sorted(isa.table(spec.element).items())),
-    )
-    return Unit(spec.symbol, isa, lambda: gemm_functions(spec), identity="\0".join(parts))
+    return Unit(spec.symbol, spec.isa, lambda: gemm_functions(spec), identity=spec.digest)
 
 
 def text(unit: Unit) -> str:

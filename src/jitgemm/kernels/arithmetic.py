@@ -11,13 +11,14 @@ holds them; floats.  Never a type narrower than the result's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jitgemm.isa.matrix import product_name
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F32, F64, I16, I32, I64, ElementType
 
-__all__ = ["Arithmetic", "Types", "arithmetic_for", "sum_type", "tiled"]
+__all__ = ["CANDIDATES", "Arithmetic", "Types", "Wanted", "arithmetic_for", "sum_type", "tiled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,21 @@ class Arithmetic:
         """Bytes of a word of A."""
         return self.piece.bytes * self.group
 
+    @staticmethod
+    def plain_of(element: ElementType) -> Arithmetic:
+        """That of operands which all hold numbers of the sums' type."""
+        return Arithmetic(Types.of(element), element, element)
+
+    @property
+    def plain(self) -> bool:
+        """Whether A and B hold numbers of the sums' type, and one multiply-add takes one of each.
+
+        Such operands are read in place or packed as they are.
+        """
+        one = self.group == 1 and self.kept is None and not self.flip
+        same = _same(self.types.a, self.piece) and _same(self.types.b, self.packed)
+        return one and same and self.piece is self.packed
+
     @property
     def copies_a(self) -> bool:
         """Whether A in memory is not yet made of words."""
@@ -90,6 +106,11 @@ class Arithmetic:
         if self.group > 1 or not self.packed.format:
             return self
         return replace(self, packed=self.piece, kept=self.packed)
+
+    @property
+    def for_few_rows(self) -> Arithmetic:
+        """The same with halves of B widened while they are read."""
+        return self if self.kept is None else replace(self, packed=self.kept, kept=None)
 
     def __str__(self) -> str:
         """How the operands' numbers become words, for :meth:`jitgemm.Plan.explain`."""
@@ -143,22 +164,83 @@ def tiled(types: Types, isa: Isa) -> Arithmetic | None:
     return Arithmetic(types, a, b, 2 if halves else 4, product_name(a, b), tiles=True)
 
 
-def arithmetic_for(types: Types, element: ElementType, isa: Isa) -> Arithmetic:
-    """The arithmetic of sums of type ``element``, in vectors."""
-    a, b = types.a, types.b
-    if not element.integral:
-        if types.bf16_dot and a is b is BF16 and element is F32 and "bf16_dot" in isa.ops:
-            return Arithmetic(types, BF16, BF16, 2, "bf16_dot")
-        # Halves stay as they are in micropanels: half the memory to read where rows are few.
-        packed = b if b.format else element
-        return Arithmetic(types, element, packed)
-    if element is I32:
-        if a.bits == b.bits == 8 and "dot4" in isa.integers:
-            flip = a.signed == b.signed
-            return Arithmetic(types, a, b, 4, "dot4", exchanged=not b.signed, flip=flip)
-        # Of the products of longer numbers only the last bits are right, which may be all there is.
-        exact = _fits(a, I16) and _fits(b, I16)
-        if exact or (types.out.bits <= 16 and a.bits <= 16 and b.bits <= 16):
-            return Arithmetic(types, I16, I16, 2, "dot2")
-        return Arithmetic(types, I32, I32)
-    return Arithmetic(types, I64, I64)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a product wants of its arithmetic."""
+
+    types: Types
+    element: ElementType
+    """The type of the sums."""
+    isa: Isa
+    unit: bool = False
+    """There are enough rows for a matrix unit."""
+    rows: bool = False
+    """There are enough rows for upconverting numbers of B once for all of them."""
+
+
+def _as_they_are(w: Wanted) -> Arithmetic | None:
+    plain = _same(w.types.a, w.element) and _same(w.types.b, w.element)
+    return Arithmetic(w.types, w.element, w.element) if plain else None
+
+
+def _on_a_unit(w: Wanted) -> Arithmetic | None:
+    return tiled(w.types, w.isa) if w.unit else None
+
+
+def _bf16_dot(w: Wanted) -> Arithmetic | None:
+    t = w.types
+    halves = t.bf16_dot and t.a is t.b is BF16 and w.element is F32
+    return Arithmetic(t, BF16, BF16, 2, "bf16_dot") if halves and "bf16_dot" in w.isa.ops else None
+
+
+def _upconverted(w: Wanted) -> Arithmetic | None:
+    """Numbers of A while rows are copied, those of B while they are read, or once for all rows."""
+    if w.element.integral:
+        return None
+    # Halves stay as they are in micropanels: half the memory to read where rows are few.
+    how = Arithmetic(w.types, w.element, w.types.b if w.types.b.format else w.element)
+    return how.for_many_rows if w.rows else how
+
+
+def _dot4(w: Wanted) -> Arithmetic | None:
+    a, b = w.types.a, w.types.b
+    if not (w.element is I32 and a.bits == b.bits == 8 and "dot4" in w.isa.integers):
+        return None
+    flip = a.signed == b.signed
+    return Arithmetic(w.types, a, b, 4, "dot4", exchanged=not b.signed, flip=flip)
+
+
+def _dot2(w: Wanted) -> Arithmetic | None:
+    a, b = w.types.a, w.types.b
+    # Of the products of longer numbers only the last bits are right, which may be all there is.
+    last = w.types.out.bits <= 16 and a.bits <= 16 and b.bits <= 16
+    exact = _fits(a, I16) and _fits(b, I16)
+    return (
+        Arithmetic(w.types, I16, I16, 2, "dot2") if w.element is I32 and (exact or last) else None
+    )
+
+
+def _widened(w: Wanted) -> Arithmetic | None:
+    return Arithmetic(w.types, w.element, w.element)
+
+
+CANDIDATES: tuple[Callable[[Wanted], Arithmetic | None], ...] = (
+    _on_a_unit, _as_they_are, _bf16_dot, _upconverted, _dot4, _dot2, _widened,
+)  # fmt: skip
+"""Ways to multiply, each with its gate, best first: the first that applies is taken."""
+
+
+def arithmetic_for(
+    types: Types, element: ElementType, isa: Isa, *, unit: bool = False, rows: bool = False
+) -> Arithmetic:
+    """The arithmetic of sums of type ``element``.
+
+    Args:
+        types: of the operands.
+        element: of the sums.
+        isa: the instruction set.
+        unit: whether there are enough rows for a matrix unit.
+        rows: whether there are enough for upconverting B once for all of them.
+    """
+    wanted = Wanted(types, element, isa, unit, rows)
+    return next(how for candidate in CANDIDATES if (how := candidate(wanted)) is not None)

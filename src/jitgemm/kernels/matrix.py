@@ -91,7 +91,6 @@ class _Operands:
 
 def _step(k: Kernel, spec: GemmSpec, square: _Square, at: _Operands) -> None:
     """Sixteen words of depth."""
-    assert spec.arithmetic is not None
     per_panel, b_row = spec.nr // TILE_WORDS, k.const(spec.panel_row)
     name, element = spec.arithmetic.fold, spec.element
     for column in range(square.columns):

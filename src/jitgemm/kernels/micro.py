@@ -38,8 +38,6 @@ Sums = dict[tuple[int, int], Var[Vec]]
 def fold(k: Kernel, spec: GemmSpec, a: Vec, b: Vec, total: Vec) -> Vec:
     """``total`` and the product of a word of A and one of B in each lane."""
     how = spec.arithmetic
-    if how is None:
-        return k.op("madd", a, b, total)
     return k.op(how.fold, *((b, a) if how.exchanged else (a, b)), total)
 
 

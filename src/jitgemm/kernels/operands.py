@@ -13,7 +13,7 @@ __all__ = ["pack_a", "pack_b"]
 
 def pack_b(spec: GemmSpec) -> Function:
     """Pack columns ``j0 .. j1`` and depth ``p0 .. p1`` of the job's B."""
-    if spec.arithmetic is not None:
+    if not spec.arithmetic.plain:
         return pack_words(spec)
 
     def body(k: Kernel, job_at: Ptr, target: Ptr, j0: Int, j1: Int, p0: Int, p1: Int) -> None:
@@ -34,7 +34,7 @@ def pack_a(spec: GemmSpec) -> Function:
     As micropanels where rows lead.  Where rows are contiguous, a plain copy that puts them side by
     side does: it is the same routine with the axes exchanged, one panel as wide as the depth.
     """
-    if spec.arithmetic is not None:
+    if not spec.arithmetic.plain:
         return copy_rows(spec)
 
     def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:

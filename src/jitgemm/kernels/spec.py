@@ -1,4 +1,4 @@
-"""Specs: frozen descriptions of a kernel.  A spec is the cache key and names the symbol.
+"""Specs: frozen descriptions of a kernel.  A spec is the compiler's key and names the symbol.
 
 Everything that changes the generated code is a field here; ``m n k``, strides and addresses are
 run-time arguments, so the number of kernels is bounded.
@@ -6,9 +6,13 @@ run-time arguments, so the number of kernels is bounded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
+from functools import lru_cache
 
+from jitgemm.errors import LanguageError
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.arithmetic import Arithmetic, Types
@@ -150,8 +154,37 @@ class GemmSpec:
     epilogue: Epilogue
     parts: int = 1
     """Reals per number: 2 for complex."""
-    arithmetic: Arithmetic | None = None
-    """Nothing: every operand holds numbers of ``element``, which is also the type of the sums."""
+    arithmetic: Arithmetic = None  # type: ignore[assignment]  # never None: see __post_init__
+    """Not given: every operand holds numbers of ``element``, which is also the type of the sums."""
+
+    def __post_init__(self) -> None:
+        if self.arithmetic is None:
+            object.__setattr__(self, "arithmetic", Arithmetic.plain_of(self.element))
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse what no kernel exists for.
+
+        Raises:
+            LanguageError: the fields contradict each other.
+        """
+        how, epilogue = self.arithmetic, self.epilogue
+        corrected = epilogue.zero_a or epilogue.zero_b or epilogue.scale is not Scale.NONE
+        rules = {
+            "one or two reals per number": self.parts in (1, 2),
+            "complex numbers are floats": self.parts == 1 or not self.element.integral,
+            "complex numbers as they are": self.parts == 1 or how.plain,
+            "zero points and requantisation of 32-bit sums": (
+                not corrected or (self.element.integral and self.element.bits == 32)
+            ),
+            "a B read in place whose numbers can be": self.b is BSource.PACKED or how.reads_b,
+            "columns of numbers as they are": self.b is not BSource.COLUMNS or how.plain,
+            "a matrix unit reads micropanels": not how.tiles or self.b is BSource.PACKED,
+            "vectors of at least one number": self.isa.lanes(self.element) > 0,
+        }
+        broken = [rule for rule, holds in rules.items() if not holds]
+        if broken:
+            raise LanguageError(f"no such kernel: {'; '.join(broken)}")
 
     @property
     def unit(self) -> int:
@@ -161,14 +194,12 @@ class GemmSpec:
     @property
     def types(self) -> Types:
         """Of the operands in memory."""
-        if self.arithmetic is not None:
-            return self.arithmetic.types
-        return Types.of(self.element)
+        return self.arithmetic.types
 
     @property
     def type_name(self) -> str:
         """``f32``, ``f64``, ``c64``, ``c128``; or the types of A, B and D, and others' if read."""
-        if self.arithmetic is None:
+        if self.arithmetic.plain:
             return f"c{2 * self.element.bits}" if self.parts == 2 else str(self.element)
         types = self.types
         names = [str(types.a), str(types.b), str(types.out)]
@@ -197,13 +228,12 @@ class GemmSpec:
     @property
     def packed(self) -> ElementType:
         """The type of B's numbers in micropanels."""
-        return self.element if self.arithmetic is None else self.arithmetic.packed
+        return self.arithmetic.packed
 
     @property
     def panel_row(self) -> int:
         """Bytes of one depth step (of words) of a micropanel."""
-        group = 1 if self.arithmetic is None else self.arithmetic.group
-        return self.nr * self.packed.bytes * group
+        return self.nr * self.packed.bytes * self.arithmetic.group
 
     @property
     def tile_row(self) -> int:
@@ -213,38 +243,38 @@ class GemmSpec:
     @property
     def tiles(self) -> bool:
         """Whether a matrix unit multiplies tiles of words."""
-        return self.arithmetic is not None and self.arithmetic.tiles
+        return self.arithmetic.tiles
 
     @property
     def widens_b(self) -> bool:
         """Whether B's numbers become words while the microkernel reads them."""
         how = self.arithmetic
-        return how is not None and how.group == 1 and bool(how.packed.format)
+        return how.group == 1 and bool(how.packed.format)
 
     @property
     def spills_to_buffer(self) -> bool:
         """Whether sums wait for later depth blocks in a buffer, the result being narrower."""
-        return self.arithmetic is not None and self.arithmetic.spills_to_buffer
+        return self.arithmetic.spills_to_buffer
 
     @property
     def sums_columns(self) -> bool:
         """Whether a packed micropanel ends with the sums of its columns."""
         # Zero points are those of 8-bit numbers.
         narrow = self.types.a.bits == self.types.b.bits == 8
-        return narrow and self.arithmetic is not None and self.arithmetic.group > 1
+        return narrow and self.arithmetic.group > 1
 
     @property
     def widens_panels(self) -> bool:
         """Whether micropanels are widened into scratch before microtiles meet them."""
-        return self.arithmetic is not None and self.arithmetic.kept is not None
+        return self.arithmetic.kept is not None
 
     @property
     def in_memory(self) -> GemmSpec:
         """The kernel that reads micropanels as they lie in memory."""
         how = self.arithmetic
-        if how is None or how.kept is None:
+        if how.kept is None:
             return self
-        return replace(self, arithmetic=replace(how, packed=how.kept, kept=None))
+        return replace(self, arithmetic=how.for_few_rows)
 
     def panel_bytes(self, depth: int) -> int:
         """Bytes of a micropanel of ``depth`` steps (of words), in memory."""
@@ -260,9 +290,45 @@ class GemmSpec:
         return self.b is not BSource.INPLACE or self.isa.mask_registers
 
     @property
+    def digest(self) -> str:
+        """Of all that decides the code, the instruction set's operations included."""
+        return _digest(self)
+
+    @property
     def symbol(self) -> str:
-        """Type, operation, specialisations, tile, ``__``, instruction set."""
+        """What a reader wants to know of it, and enough of its digest to be told from others.
+
+        Type, operation, specialisations, tile, ``__``, instruction set.
+        """
         return (
             f"{self.type_name}_gemm_{self.b.value}_{self.epilogue}_{self.tile.mr}x{self.nr}"
-            f"__{self.isa.name}"
+            f"__{self.isa.name}_{self.digest[:8]}"
         )
+
+
+# Traced functions make specs without end.
+@lru_cache(512)
+def _digest(spec: GemmSpec) -> str:
+    text = "\0".join([*(_text(getattr(spec, x.name)) for x in fields(spec) if x.name != "isa"),
+                      _isa_digest(spec.isa)])  # fmt: skip
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(64)
+def _isa_digest(isa: Isa) -> str:
+    return hashlib.sha256(_text(isa).encode()).hexdigest()
+
+
+def _text(x: object) -> str:
+    """A value's fields and their values, down to plain ones; meanings are no part of code."""
+    if isinstance(x, Enum):
+        return x.name
+    if is_dataclass(x):
+        return f"{type(x).__name__}({','.join(_text(getattr(x, f.name)) for f in fields(x))})"
+    if isinstance(x, Mapping):
+        return f"{{{','.join(f'{key}={_text(value)}' for key, value in sorted(x.items()))}}}"
+    if isinstance(x, frozenset):
+        return _text(tuple(sorted(x)))
+    if isinstance(x, tuple):
+        return f"({','.join(map(_text, x))})"
+    return "" if callable(x) else repr(x)

@@ -72,7 +72,6 @@ class _Panels:
 
     def __init__(self, k: Kernel, spec: GemmSpec, source: Source, target: tuple[Ptr, Int]) -> None:
         how = spec.arithmetic
-        assert how is not None
         self.k, self.spec, self.source, self.how = k, spec, source, how
         self.base, self.stride = target
         self.size, self.group = how.packed.bytes, how.group
@@ -243,7 +242,6 @@ def pack_words(spec: GemmSpec) -> Function:
 def widen_panel(spec: GemmSpec) -> Function:
     """Numbers of a micropanel as the microkernel reads them, ``depth`` steps of it."""
     how = spec.arithmetic
-    assert how is not None
     assert how.kept is not None
     kept, lanes = how.kept, spec.lanes
 
@@ -263,7 +261,6 @@ def widen_panel(spec: GemmSpec) -> Function:
 def copy_rows(spec: GemmSpec) -> Function:
     """Copy ``rows`` of A as words into this thread's region, each row with its sum behind it."""
     how = spec.arithmetic
-    assert how is not None
 
     def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
         job = JOB.view(k, job_at)

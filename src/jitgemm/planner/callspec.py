@@ -108,10 +108,9 @@ class CallSpec:
         return Types(self.a.element, self.b.element, c, bias, self.d.element, self.options.bf16_dot)
 
     @property
-    def mixed(self) -> Types | None:
-        """The same; nothing if all are the type of the sums."""
-        types = self.types
-        return None if types.plain(self.sums) else types
+    def plain(self) -> bool:
+        """Whether all operands hold numbers of the sums' type."""
+        return self.types.plain(self.sums)
 
     def _apart(self) -> str:
         """What may not be folded into rows and columns: ``r``, ``c``, both or neither.
@@ -172,7 +171,7 @@ class CallSpec:
             epilogue=epilogue,
             in_place=self.in_place,
             parts=self.parts,
-            mixed=self.mixed,
+            types=self.types,
             strict=options.strict,
         )
         return replace(problem.transposed(), b=None) if self.a.packed else problem

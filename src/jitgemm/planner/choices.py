@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jitgemm.kernels.arithmetic import Arithmetic, Types, arithmetic_for, tiled
+from jitgemm.kernels.arithmetic import Arithmetic, arithmetic_for
 from jitgemm.kernels.registry import columns_tile, matrix_tile, slim_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Tile
 from jitgemm.kernels.sweep import SWEEP_ROWS
@@ -57,7 +57,7 @@ def _gain_exchanged(problem: Problem, context: Context) -> float:
     Rows of A^T, contiguous, take the place of those of B; but the elements of D are scattered then.
     """
     p, lanes = problem, context.isa.lanes(problem.element) // problem.parts
-    if p.mixed is not None or p.b is None or p.a.row != p.unit:
+    if not p.plain or p.b is None or p.a.row != p.unit:
         return -_SCATTER
     tile = tile_for(p.element, context.isa, p.parts)
     large = p.m * p.k * p.unit > context.machine.l3.size // 2
@@ -82,8 +82,8 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
     """How B is read."""
     if problem.b is None:
         return BSource.PACKED, "B: prepacked micropanels"
-    if problem.mixed is not None:
-        return _by_types(problem, problem.mixed, problem.b, context)
+    if not problem.plain:
+        return _by_types(problem, problem.b, context)
     if is_dot(problem):
         return BSource.INPLACE, "one row and one column: a sum in lanes, added in halves"
     if problem.b.swapped:
@@ -91,10 +91,10 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
     return _by_layout(problem, problem.b, context)
 
 
-def _by_types(problem: Problem, types: Types, b: Operand, context: Context) -> tuple[BSource, str]:
+def _by_types(problem: Problem, b: Operand, context: Context) -> tuple[BSource, str]:
     """How a B of other numbers than the sums' is read: in place if loads can upconvert it."""
-    how = arithmetic_for(types, problem.element, context.isa)
-    if how.reads_b and not b.swapped and b.col == types.b.bytes:
+    how = arithmetic_for(problem.types, problem.element, context.isa)
+    if how.reads_b and not b.swapped and b.col == problem.types.b.bytes:
         limit, where = _rows_in_place(problem, context)
         if problem.m <= limit:
             return BSource.INPLACE, f"B: read in place, {where}; packing pays from {limit + 1} rows"
@@ -122,55 +122,43 @@ def is_dot(problem: Problem) -> bool:
 
     A rule about shapes alone, so that strides, threads and packing do not show in the bits.
     """
-    one = problem.m == 1 and problem.n == 1 and problem.mixed is None
+    one = problem.m == 1 and problem.n == 1 and problem.plain
     return one and problem.k > 1 and not problem.strict
 
 
 def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     """The kernel for a source of B."""
-    isa = context.isa
-    tile, units = tile_for(problem.element, isa, problem.parts), _matrix_unit(problem, context)
-    if units is not None and source is BSource.PACKED:
-        tile = matrix_tile(tile)
-        return GemmSpec(problem.element, isa, tile, source, problem.epilogue, 1, units)
+    isa, packed = context.isa, source is BSource.PACKED
+    tile = whole = tile_for(problem.element, isa, problem.parts)
     if source is BSource.COLUMNS:
         tile = columns_tile(tile, isa, problem.parts)
     elif problem.b is not None and problem.n * problem.parts <= isa.lanes(problem.element):
         tile = slim_tile(tile)
-    how, epilogue = None, problem.epilogue
-    if problem.mixed is not None:
-        how = arithmetic_for(problem.mixed, problem.element, isa)
-        if source is BSource.PACKED and problem.m >= _TILES_TO_UPCONVERT * tile.mr:
-            how, tile = _for_many_rows(problem, how, tile)
-        # A number flipped is one with another zero point.
-        epilogue = replace(epilogue, zero_a=epilogue.zero_a or how.flip)
+    # A unit that rounds has an order of its own, which must not depend on how many rows there are.
+    unit = packed and (problem.m >= context.knob("matrix_rows") or not problem.element.integral)
+    rows = packed and problem.m >= _TILES_TO_UPCONVERT * tile.mr
+    how = arithmetic_for(problem.types, problem.element, isa, unit=unit, rows=rows)
+    if how.tiles:
+        tile = matrix_tile(whole)
+    if how.kept is not None:
+        how, tile = _upconverting(problem, how, tile)
+    # A number flipped is one with another zero point.
+    epilogue = replace(problem.epilogue, zero_a=problem.epilogue.zero_a or how.flip)
     return GemmSpec(problem.element, isa, tile, source, epilogue, problem.parts, how)
 
 
-def _for_many_rows(problem: Problem, how: Arithmetic, tile: Tile) -> tuple[Arithmetic, Tile]:
+def _upconverting(problem: Problem, how: Arithmetic, tile: Tile) -> tuple[Arithmetic, Tile]:
     """Halves of B upconverted once for all rows: while they are packed, or panel by panel.
 
     Upconverting in the microkernel takes the ports of multiply-adds: 2 conversions beside 28.
     GFLOP/s of f16, prepacked, before and now: 64 x 768 x 768 135, 149; 128 x 768 x 768 134, 160;
     512 x 768 x 3072 133, 154 (Emerald Rapids, one thread, best of 9, 2026-11-30).
     """
-    wide = how.for_many_rows
-    if wide is how:
-        return how, tile
     if problem.b is not None:
-        return replace(wide, kept=None), tile
+        return replace(how, kept=None), tile
     # The scratch is that of copied rows.
     one = Tile(tile.mr, tile.nr_regs, ((1, tile.mr),))
-    return (wide, one) if how.copies_a else (how, tile)
-
-
-def _matrix_unit(problem: Problem, context: Context) -> Arithmetic | None:
-    """How a matrix unit multiplies, if there is one for these types and enough rows for it."""
-    if problem.mixed is None:
-        return None
-    # A unit that rounds has an order of its own, which must not depend on how many rows there are.
-    enough = problem.m >= context.knob("matrix_rows") or not problem.element.integral
-    return tiled(problem.mixed, context.isa) if enough else None
+    return (how, one) if how.copies_a else (how.for_few_rows, tile)
 
 
 def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
@@ -230,7 +218,7 @@ def is_direct(problem: Problem, k_groups: int) -> tuple[bool, str]:
 
 def streams_rows(problem: Problem, context: Context) -> bool:
     """Whether few rows should stream the rows of a B read in place, not walk down its columns."""
-    if problem.mixed is not None:
+    if not problem.plain:
         return False
     size = problem.k * problem.n * problem.unit
     long_rows = problem.n * problem.unit >= context.knob("sweep_row_bytes")
@@ -260,7 +248,7 @@ def splits(problem: Problem, context: Context) -> bool:
     m, n = problem.m, problem.n
     if (
         problem.b is None
-        or problem.mixed is not None
+        or not problem.plain
         or is_dot(problem)
         or problem.a.swapped
         or problem.k < context.knob("split_depth")

@@ -58,8 +58,7 @@ def aligned(nbytes: int) -> int:
 
 def k_groups(k: int, spec: GemmSpec) -> int:
     """A depth of ``k`` numbers in packed k-groups, as one instruction multiplies and adds them."""
-    group = 1 if spec.arithmetic is None else spec.arithmetic.group
-    return ceil_div(k, group)
+    return ceil_div(k, spec.arithmetic.group)
 
 
 def threads_for(operations: int, context: Context) -> int:

@@ -29,7 +29,7 @@ def _balance(plan: GemmPlan) -> float:
     # About 64 f32 operations per cycle, for each number of a k-group, and 4 bytes.  A matrix unit
     # does about eight times as many.
     how = plan.spec.arithmetic
-    numbers = 1 if how is None else how.group * (8 if how.tiles else 1)
+    numbers = how.group * (8 if how.tiles else 1)
     return 16 * 4 / plan.spec.element.bytes * numbers
 
 
@@ -55,7 +55,7 @@ def _sum(plan: GemmPlan) -> str:
         tiles = f"tiles of {TILE_WORDS} k-groups, each an even and an odd chain"
         return f"{chains} block(s) of at most {block // TILE_WORDS} {tiles}, in ascending order"
     how = plan.spec.arithmetic
-    steps = "" if how is None or how.group == 1 else f" k-groups of {how.group}"
+    steps = "" if how.group == 1 else f" k-groups of {how.group}"
     return f"{chains} chain(s) of at most {block}{steps} over k, added in ascending order"
 
 
@@ -64,8 +64,7 @@ def _loops(plan: GemmPlan) -> list[str]:
     p, b, spec = plan.problem, plan.blocking, plan.spec
     if isinstance(plan.route, Dot):
         return []
-    how = spec.arithmetic
-    group = 1 if how is None else how.group
+    group = spec.arithmetic.group
     return [
         (
             f"tile      {b.tile_rows} x {b.group * spec.nr} of at most {spec.tile.mr} x {spec.nr}"

@@ -43,7 +43,7 @@ def read_a(draft: Draft) -> ReadA:
     """Choose how A is read."""
     problem, spec, context = draft.problem, draft.spec, draft.context
     mr, how = spec.tile.mr, spec.arithmetic
-    if how is not None:
+    if not how.plain:
         return _k_groups(problem, spec, how, context)
     if problem.a.swapped:
         return ReadA(PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order")
@@ -121,7 +121,7 @@ def walk_a(draft: Draft, pack: PackA, blocking: Blocking) -> WalkA:
     problem, spec = draft.problem, draft.spec
     unit, kc, rows = spec.unit, blocking.depth_per_slice, blocking.tile_rows
     # Numbers of a k-group are side by side.
-    col = problem.a.col if spec.arithmetic is None else unit
+    col = problem.a.col if spec.arithmetic.plain else unit
     row, tile, width, copied = problem.a.row, rows * problem.a.row, 0, 0
     if pack is PackA.PANELS:
         row, col, tile, width = unit, rows * unit, rows * kc * unit, rows * spec.parts

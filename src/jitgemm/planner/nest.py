@@ -40,7 +40,7 @@ class Loops:
         spec, groups = draft.spec, draft.k_groups
         limits = Limits(
             groups, draft.threads, read.tile_rows,
-            whole_depth=whole_depth, one_slice=spec.arithmetic is not None,
+            whole_depth=whole_depth, one_slice=not spec.arithmetic.plain,
             copies_a=read.pack is not PackA.INPLACE, gathers_a=read.pack is PackA.PANELS,
         )  # fmt: skip
         blocking = derive(draft, limits)

@@ -59,8 +59,12 @@ class Problem:
     """A and B are the caller's B and A, both transposed."""
     strict: bool = False
     """No route may have an order of its own."""
-    mixed: Types | None = None
-    """Operand dtypes; ``None``: all are numbers of ``element``, the type of the sums."""
+    types: Types = None  # type: ignore[assignment]  # never None: see __post_init__
+    """Operand dtypes (of their real components, if complex); not given: all are ``element``."""
+
+    def __post_init__(self) -> None:
+        if self.types is None:
+            object.__setattr__(self, "types", Types.of(self.element))
 
     @property
     def unit(self) -> int:
@@ -68,9 +72,9 @@ class Problem:
         return self.parts * self.element.bytes
 
     @property
-    def types(self) -> Types:
-        """Operand dtypes (of their real components, if complex)."""
-        return self.mixed or Types.of(self.element)
+    def plain(self) -> bool:
+        """Whether all operands hold numbers of the sums' type."""
+        return self.types.plain(self.element)
 
     @property
     def operations(self) -> int:
@@ -110,6 +114,6 @@ class Problem:
             bias=None if self.bias is None else self.bias.transposed,
             d=self.d.transposed,
             epilogue=epilogue,
-            mixed=None if self.mixed is None else self.mixed.transposed,
+            types=self.types.transposed,
             exchanged=not self.exchanged,
         ).normalized()

@@ -146,7 +146,7 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     depth = min(oriented.k, oriented.element.depth_block) if deep else oriented.k
     source, how_b = b_source(replace(oriented, k=depth), context)
     spec = spec_for(oriented, source, context)
-    how = () if spec.arithmetic is None else (str(spec.arithmetic),)
+    how = () if spec.arithmetic.plain else (str(spec.arithmetic),)
     threads = 1 if is_dot(oriented) else threads_for(oriented.operations, context)
     draft = Draft(oriented, spec, context, threads)
     plan = GemmPlan(oriented, spec, threads, _route(draft), (why, how_b, *how))

@@ -183,7 +183,7 @@ class DataLayout:
             tables["constants"] = np.frombuffer(constants, kind)
         if epilogue.zero_a:
             points = np.zeros(1, np.int32) if scalars.zero_a is None else scalars.zero_a
-            if how is not None and how.flip:
+            if how.flip:
                 points = points + np.int32(128 if how.types.a.signed else -128)
             tables["zero_a"] = points
         if epilogue.zero_b:

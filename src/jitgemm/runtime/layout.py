@@ -131,7 +131,7 @@ def _layout(stored: str, k: int, n: int, nr: int, parts: int, packed: str | None
 def layout_for(spec: GemmSpec, k: int, n: int) -> Layout:
     """How a ``(k, n)`` operand is packed for ``spec``."""
     how = spec.arithmetic
-    if how is None:
+    if how.plain:
         return Layout(spec.element, k, n, spec.nr, spec.parts)
     sums, kept = spec.panel_bytes(0), how.kept or how.packed
     packed = None if kept is how.types.b else kept
