@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from operator import mul
 from typing import Any
@@ -29,7 +29,7 @@ from jitgemm.errors import message
 from jitgemm.isa.types import ElementType
 from jitgemm.jit.target import NO_ISA
 from jitgemm.kernels.expression import Program
-from jitgemm.kernels.spec import Scale
+from jitgemm.kernels.spec import Axes, Scale
 from jitgemm.planner.callspec import CallSpec
 from jitgemm.runtime.data import Scalars
 from jitgemm.runtime.operands import Operands
@@ -87,6 +87,7 @@ def explain(spec: CallSpec, operands: Operands, why: str) -> str:
         "" if spec.plain else f"in {product.sum_dtype}",
         "" if _scales(product) else "alpha and C in NumPy",
         "then bias" if product.bias is not None else "",
+        "scaled" if product.scaling is not None else "",
         f"then {program.name}" if program is not None else "",
         "then requantised" if product.scalars.scales is not None else "",
     ]
@@ -109,6 +110,17 @@ class _Product:
     scalars: Scalars
     program: Program | None
     scale: Scale
+    scaling: Program | None
+    axes: tuple[Axes, ...]
+
+    @property
+    def epilogue_operands(self) -> tuple[Array, ...]:
+        """Operands of the programs, each of a shape that broadcasts to the result's."""
+        found = []
+        for x, axes in zip(self.scalars.operands, self.axes, strict=True):
+            rows, cols = (self.m if axes.by_row else 1), (self.n if axes.by_column else 1)
+            found.append(x.reshape(rows, cols))
+        return tuple(found)
 
     @staticmethod
     def of(spec: CallSpec, operands: Operands, index: tuple[int, ...] | None = None) -> _Product:
@@ -130,7 +142,7 @@ class _Product:
         return _Product(
             item(operands.a), item(operands.b), item(operands.c), item(operands.bias),
             operands.d[at], spec.sums, spec.parts, element_dtype(spec.sums, spec.parts), scalars,
-            options.program, options.scale,
+            options.program, options.scale, options.scaling, options.operands,
         )  # fmt: skip
 
     @property
@@ -160,8 +172,11 @@ def run(spec: CallSpec, operands: Operands) -> None:
 def _compute(product: _Product, *, upconvert: bool) -> None:
     """Compute one product into its D."""
     target = product.d
-    if product.sums.integral:
+    if product.sums.integral and target.dtype.kind in "iub":
         target[...] = _integers(product)
+        return
+    if product.scaling is not None:
+        target[...] = _scaled(product)
         return
     if upconvert:
         wide = _widened(product)
@@ -169,11 +184,31 @@ def _compute(product: _Product, *, upconvert: bool) -> None:
         target[...] = wide.d
         return
     values = _sum(product, target)
-    if product.bias is not None:
-        values += product.bias
-    _activate(values, product)
+    _finish(values, product)
     if values is not target:
         target[...] = values
+
+
+def _scaled(product: _Product) -> Array:
+    """A product whose sums are scaled first, in the type that its epilogue computes in."""
+    bare = copy(product)
+    kind = np.dtype(np.float32) if product.sums.integral else product.sum_dtype
+    bare.scalars = replace(product.scalars, alpha=float(product.scalars.alpha != 0), beta=0.0)
+    bare.c = bare.bias = bare.program = bare.scaling = None
+    if product.sums.integral:
+        bare.scalars = replace(bare.scalars, scales=None)
+        values = _integers(bare).astype(kind)
+    else:
+        bare.d = np.empty(product.d.shape, kind)
+        _compute(bare, upconvert=True)
+        values = bare.d
+    assert product.scaling is not None
+    values = _mapped(product.scaling, values, product)
+    values *= kind.type(product.scalars.alpha.real)
+    if product.c is not None:
+        values += kind.type(product.scalars.beta.real) * product.c.astype(kind)
+    _finish(values, product)
+    return values
 
 
 def _widened(product: _Product) -> _Product:
@@ -212,7 +247,9 @@ def _integers(product: _Product) -> Array:
         values += plain(product.c) * factor(scalars.beta)
     if product.bias is not None:
         values += plain(product.bias)
-    sums = values.view(np.dtype(f"i{bits // 8}"))
+    sums: Array = values.view(np.dtype(f"i{bits // 8}"))
+    if product.d.dtype.kind not in "iub":
+        return sums
     if scalars.scales is None:
         return np.asarray(sums, product.d.dtype)
     zero, low, high = scalars.rounding
@@ -221,14 +258,21 @@ def _integers(product: _Product) -> Array:
     return np.asarray(np.rint(np.clip(scaled, low, high)) + zero, product.d.dtype)
 
 
-def _activate(values: Array, product: _Product) -> None:
-    """Apply what follows the bias, in place."""
-    program = product.program
-    if program is not None:
-        row, col = np.ogrid[: product.m, : product.n]
-        kind = values.dtype.type
-        indices = row.astype(kind), col.astype(kind)
-        values[...] = reference(program, product.scalars.constants, values, *indices)
+def _finish(values: Array, product: _Product) -> None:
+    """Add the bias and apply what follows it, in place."""
+    if product.bias is not None:
+        values += product.bias.astype(values.dtype, copy=False)
+    if product.program is not None:
+        values[...] = _mapped(product.program, values, product)
+
+
+def _mapped(program: Program, values: Array, product: _Product) -> Array:
+    """A program on every element."""
+    row, col = np.ogrid[: product.m, : product.n]
+    kind = values.dtype.type
+    indices, operands = (row.astype(kind), col.astype(kind)), product.epilogue_operands
+    result: Array = reference(program, product.scalars.constants, values, *indices, operands)
+    return result
 
 
 def _sum(product: _Product, target: Array) -> Array:

@@ -84,7 +84,9 @@ class Call:
         self.request = request = request or request_of(options, a, b)
         self.dtype = request.dtype
         self.sums, self.parts = _sums_of(a.dtype, b.dtype, request.dtype)
-        self.sum_dtype = element_dtype(self.sums, self.parts)
+        # Scaled sums of integers are floats, and so is what is added to them.
+        single = self.sums.integral and not _number(request.dtype)[0].integral
+        self.sum_dtype = np.dtype(np.float32) if single else element_dtype(self.sums, self.parts)
         self.shape = stack_shape(a, b, names)
         # A kernel reads one prepacked operand.
         self.unpacked = isinstance(a, PackedLhs) and isinstance(b, PackedRhs)

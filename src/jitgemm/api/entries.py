@@ -152,7 +152,7 @@ def _result_fields(planned: _Planned, descr: np.dtype, shape: tuple[int, ...]) -
 def _run_fields(planned: _Planned) -> dict[str, int]:
     """What an entry says of factors, code and scratch."""
     code, one = planned.code, planned.code.one
-    element, plan = one.plan.spec.element, code.plan
+    element, plan = one.plan.spec.epilogue_type, code.plan
     return {
         "kind": SINGLE if code is one else BATCHED,
         "factors": FACTOR_KINDS[element.integral, element.bytes, planned.call.parts],
@@ -194,8 +194,10 @@ def _is_told(x: object) -> bool:
 def options_last(options: Options) -> bool:
     """Whether signatures tell the options of a call, for as long as they are kept."""
     points = options.a_zero_point, options.b_zero_point
+    operands = options.a_scale, options.b_scale, options.post_ops
     return (
         options.epilogue is None
+        and all(x is None for x in operands)
         and all(x is None or type(x) is int for x in points)
         and all(map(_lasts, _kept(options)))
     )

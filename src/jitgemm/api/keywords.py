@@ -26,6 +26,9 @@ class Common(TypedDict, total=False):
     beta: object
     activation: object
     epilogue: Callable[[Any, Any, Any], Any] | None
+    post_ops: Sequence[object] | None
+    a_scale: object
+    b_scale: object
     conj_a: bool
     conj_b: bool
     threads: int | None
@@ -66,6 +69,9 @@ class Options:
     beta: Any = 0
     activation: Any = None
     epilogue: Any = None
+    post_ops: Any = None
+    a_scale: Any = None
+    b_scale: Any = None
     conj_a: Any = False
     conj_b: Any = False
     threads: Any = None

@@ -24,7 +24,16 @@ from jitgemm.isa.types import (
     ElementType,
 )  # fmt: skip
 
-__all__ = ["NUMPY", "TYPES", "Number", "as_type", "lasting", "number_of", "result_type"]
+__all__ = [
+    "NUMPY",
+    "TYPES",
+    "Number",
+    "as_type",
+    "dequantised_type",
+    "lasting",
+    "number_of",
+    "result_type",
+]
 
 Number = tuple[ElementType, int]
 """An element type as the planner knows it: the type of its reals, and how many there are."""
@@ -114,6 +123,24 @@ def result_type(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
         kept = known if usual else lasting(known)
         _results[lasting(a), a.num, lasting(b), b.num, kept] = found
     return found
+
+
+def dequantised_type(wanted: object) -> np.dtype:
+    """The type of a product of 8-bit integers with scales.
+
+    Args:
+        wanted: a NumPy type, or ``None`` or :data:`NUMPY` for float32.
+
+    Raises:
+        TypeError: it is no float of at most 32 bits.
+    """
+    if wanted is None or wanted is NUMPY:
+        return np.dtype(np.float32)
+    dtype = as_type(wanted)
+    number = number_of(dtype)
+    if number is None or number[0] not in (F32, F16, BF16) or number[1] != 1:
+        raise TypeError(message("out_dtype", "float32, float16 or bfloat16", dtype))
+    return _native(dtype)
 
 
 def as_type(wanted: object) -> np.dtype:

@@ -117,8 +117,15 @@ def _clip(v: Any, low: Any, high: Any) -> Any:
     return np.where(high < above, high, above)
 
 
-def reference(program: Program, constants: tuple[float, ...], v: Any, row: Any, col: Any) -> Any:
-    """The result of a program on an array ``v`` and indices that broadcast with it.
+def reference(
+    program: Program,
+    constants: tuple[float, ...],
+    v: Any,
+    row: Any,
+    col: Any,
+    operands: tuple[Any, ...] = (),
+) -> Any:
+    """The result of a program on an array ``v``, indices and operands that broadcast with it.
 
     Basic operations as generated code does them, bit for bit; functions to double precision, then
     rounded to the type of ``v``.
@@ -128,13 +135,15 @@ def reference(program: Program, constants: tuple[float, ...], v: Any, row: Any, 
     inputs = {name: np.asarray(x, kind) for name, x in (("v", v), ("row", row), ("col", col))}
     values: list[Any] = []
     with np.errstate(all="ignore"):
-        for what, operands in program.steps:
+        for what, indices in program.steps:
             if what == "const":
-                values.append(np.asarray(constants[operands[0]], kind))
+                values.append(np.asarray(constants[indices[0]], kind))
+            elif what == "operand":
+                values.append(np.asarray(operands[indices[0]], kind))
             elif what not in OPERATIONS:
                 values.append(inputs[what])
             else:
-                values.append(_step(what, [values[i] for i in operands]))
+                values.append(_step(what, [values[i] for i in indices]))
     return np.array(np.broadcast_to(values[-1], array.shape))
 
 

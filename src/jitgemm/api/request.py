@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jitgemm.api.activations import resolve_activation
 from jitgemm.api.keywords import Options
-from jitgemm.api.kinds import Number, as_type, number_of, result_type
+from jitgemm.api.kinds import Number, as_type, dequantised_type, number_of, result_type
 from jitgemm.api.operands import Array, check_type, factor, flag, stack_shape
+from jitgemm.api.postops import Steps, has_operands, steps_of
 from jitgemm.api.quantise import BOUNDS, NARROW, Requantize, zero_points
-from jitgemm.api.tracing import trace
 from jitgemm.errors import message
-from jitgemm.kernels.expression import Program
 from jitgemm.kernels.spec import Scale
 from jitgemm.planner.callspec import CallOptions
 from jitgemm.runtime.data import Scalars
@@ -31,8 +29,8 @@ class Request:
     """The data."""
     dtype: np.dtype
     """The result's type."""
-    program: Program | None
-    """Activation and traced function as one."""
+    steps: Steps
+    """What the epilogue does."""
     scale: Scale
     many: bool
     """There are zero points or scales per row, column or product of a stack."""
@@ -52,9 +50,10 @@ class Request:
         """
         scalars = self.scalars
         return CallOptions(
-            scalars.alpha != 0, beta, self.program,
+            scalars.alpha != 0, beta, self.steps.program,
             scalars.zero_a is not None, scalars.zero_b is not None, self.scale,
             tuple(scalars.strides(axes).items()), self.many, self.strict, self.bf16_dot,
+            self.steps.scaling, self.steps.axes,
         )  # fmt: skip
 
 
@@ -67,17 +66,18 @@ def request_of(options: Options, a: Array | Packed, b: Array | Packed) -> Reques
     x, y = a.dtype, b.dtype
     m, n = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
     requantize = _requantize(options.requantize)
-    dtype, number = _result(x, y, options.out_dtype, requantize)
+    scaled = options.a_scale is not None or options.b_scale is not None
+    dtype, number = _result(x, y, options.out_dtype, requantize, scaled=scaled)
     element, parts = number
     alpha = factor("alpha", options.alpha, parts, integral=element.integral)
     beta = factor("beta", options.beta, parts, integral=element.integral)
     conj_a, conj_b = flag("conj_a", options.conj_a), flag("conj_b", options.conj_b)
-    program, constants = _program(options, number)
     if options.workspace is not None and not isinstance(options.workspace, Workspace):
         raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))
     strict = _choice("reproducible", options.reproducible, ("default", "strict")) == 1
     blas = _choice("backend", options.backend, ("jit", "blas")) == 1
     batch = _batch(options, a, b)
+    steps = steps_of(options, number, (*batch, m, n))
     zero_a = zero_points("a_zero_point", options.a_zero_point, x, (m, 1), batch)
     zero_b = zero_points("b_zero_point", options.b_zero_point, y, (1, n), batch)
     for name, points, other in (("a", zero_a, y), ("b", zero_b, x)):
@@ -93,18 +93,20 @@ def request_of(options: Options, a: Array | Packed, b: Array | Packed) -> Reques
     # A handle carries its own conjugation.
     turn_a, turn_b = (isinstance(z, Packed) and z.conj for z in (a, b))
     scalars = Scalars(
-        alpha, beta, conj_a ^ turn_a, conj_b ^ turn_b, constants, zero_a, zero_b, scales, rounding
-    )
-    many = any(x is not None and x.size > 1 for x in (zero_a, zero_b, scales))
+        alpha, beta, conj_a ^ turn_a, conj_b ^ turn_b, steps.constants, zero_a, zero_b, scales,
+        rounding, steps.operands,
+    )  # fmt: skip
+    many = any(x is not None and x.size > 1 for x in (zero_a, zero_b, scales, *steps.operands))
     return Request(
-        scalars, dtype, program, scale, many, requantize, options.workspace, strict, blas, bf16_dot
+        scalars, dtype, steps, scale, many, requantize, options.workspace, strict, blas, bf16_dot
     )
 
 
 def _batch(options: Options, a: Array | Packed, b: Array | Packed) -> tuple[int, ...]:
     """Leading axes of a stack's result, if there are numbers that may differ along them."""
     numbers = options.a_zero_point, options.b_zero_point, options.requantize
-    if (a.ndim < 3 and b.ndim < 3) or all(x is None for x in numbers):
+    none = all(x is None for x in numbers) and not has_operands(options)
+    if (a.ndim < 3 and b.ndim < 3) or none:
         return ()
     stack_shape(a, b)
     return np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -127,7 +129,7 @@ def _choice(name: str, value: object, known: tuple[str, ...]) -> int:
 
 
 def _result(
-    a: np.dtype, b: np.dtype, wanted: object, requantize: Requantize | None
+    a: np.dtype, b: np.dtype, wanted: object, requantize: Requantize | None, *, scaled: bool
 ) -> tuple[np.dtype, Number]:
     """The result's type, for NumPy and for the planner."""
     numbers = number_of(a), number_of(b)
@@ -135,7 +137,9 @@ def _result(
     assert numbers[1] is not None
     if 2 in (numbers[0][1], numbers[1][1]):
         check_type("b", b, a)
-    if requantize is None:
+    if requantize is None and scaled and a in NARROW and b in NARROW:
+        dtype = dequantised_type(wanted)
+    elif requantize is None:
         dtype = result_type(a, b, wanted)
     else:
         if a not in NARROW or b not in NARROW:
@@ -147,17 +151,3 @@ def _result(
     number = number_of(dtype)
     assert number is not None
     return dtype, number
-
-
-def _program(options: Options, number: Number) -> tuple[Program | None, tuple[float, ...]]:
-    """Activation and traced function as one program, and its constants."""
-    program, constants = resolve_activation(options.activation)
-    if options.epilogue is not None:
-        traced, more = trace(options.epilogue)
-        program = traced if program is None else program.then(traced)
-        constants += more
-    if program is not None and (number[1] == 2 or number[0].integral):
-        name = "epilogue" if options.activation is None else "activation"
-        kind = "complex" if number[1] == 2 else "integers"
-        raise TypeError(message(name, f"None, because elements are {kind}", "one for reals"))
-    return program, constants[: 0 if program is None else program.constants]

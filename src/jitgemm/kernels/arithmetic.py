@@ -136,8 +136,11 @@ def _same(x: ElementType, y: ElementType) -> bool:
 def sum_type(types: Types) -> ElementType:
     """The type of the sums.
 
-    Integers add up in 32 bits, or in 64 if the result has more than 32; halves in f32.
+    Integers add up in 32 bits, or in 64 if the result has more than 32; halves in f32.  8-bit
+    integers whose result is a float add up in 32 bits.
     """
+    if types.a.integral and types.b.integral and not types.out.integral:
+        return I32
     if types.out.integral:
         return I64 if types.out.bits == 64 else I32
     return F64 if types.out is F64 else F32

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jitgemm.isa.types import F64, I32, ElementType
-from jitgemm.kernels.job import OPERANDS
+from jitgemm.kernels.job import EPILOGUE_OPERANDS, OPERANDS
 from jitgemm.kernels.spec import Bias, GemmSpec, Scale
 from jitgemm.lang.core import Int, Kernel, Ptr
 from jitgemm.lang.record import View
@@ -61,6 +61,10 @@ def tile_operands(spec: GemmSpec) -> tuple[TileOperand, ...]:
         found.append(TileOperand("scales", F64, ("scales",), "scale_row", strided=False))
     if epilogue.scale is Scale.COLUMN:
         found.append(TileOperand("scales", F64, ("scales",), dense=True, strided=False))
+    for name, axes in zip(EPILOGUE_OPERANDS, epilogue.operands, strict=False):
+        row = f"{name}_row" if axes.by_row else ""
+        kind = spec.epilogue_type
+        found.append(TileOperand(name, kind, (name,), row, dense=axes.by_column, strided=False))
     return tuple(found)
 
 
@@ -79,8 +83,8 @@ class TileMoves:
         every = tile_operands(spec)
         self.operands = [x for x in every if x.name not in skip]
         # Those that have a step from one to the next of several tiles.
-        self.followers = [x for x in every if x.name in OPERANDS]
-        self.indexed = spec.epilogue.program is not None
+        self.followers = [x for x in every if x.name in (*OPERANDS, *EPILOGUE_OPERANDS)]
+        self.indexed = any(x.uses("row") or x.uses("col") for x in spec.epilogue.programs)
 
     def right(self, columns: int) -> None:
         """Go on by some columns, whose numbers lie side by side in every operand."""

@@ -11,7 +11,7 @@ ascending order.  Elements beyond the last count as products of zeros.
 from __future__ import annotations
 
 from jitgemm.kernels.epilogue import finish
-from jitgemm.kernels.job import JOB, TILE
+from jitgemm.kernels.job import EPILOGUE_OPERANDS, JOB, TILE
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.tilecopy import copy_tile
 from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, Var, Vec, parameters
@@ -173,6 +173,8 @@ def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
         bring("c")
     if spec.epilogue.bias is not Bias.NONE:
         bring("bias")
+    for operand, _ in zip(EPILOGUE_OPERANDS, spec.epilogue.operands, strict=False):
+        tile.set(operand, job.pointer(operand))
 
     def wide(x: Vec, y: Vec, order: list[int]) -> Var[Vec]:
         if spec.lanes == 1:

@@ -1,8 +1,11 @@
 """What happens to the sums of a microtile before they are stored.
 
-Order of operations, each rounded once: ``v = alpha * sum``; ``v = beta * C + v`` (one ``madd``);
-``v = v + bias``; ``v = act(v)``.  Multiplying by ``alpha == 1`` is exact, so it is not a case of
-its own; ``beta == 0`` is one, because C must then not be read.
+Order of operations, each rounded once: ``v = scaling(sum)``; ``v = alpha * v``;
+``v = beta * C + v`` (one ``madd``); ``v = v + bias``; ``v = program(v)``.  Multiplying by
+``alpha == 1`` is exact, so it is not a case of its own; ``beta == 0`` is one, because C must then
+not be read.
+
+Sums of integers whose result is a float become f32 first, rounded once.
 
 A complex sum comes as two vectors of reals, the products with the real and with the imaginary parts
 of A: ``(rr, ri)`` and ``(ir, ii)`` pairwise.  The sum is ``(rr - ii, ri + ir)``; conjugation only
@@ -13,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from jitgemm.isa.types import ElementType
+from jitgemm.isa.types import F32, I32, ElementType
 from jitgemm.kernels.expression import Program, emit
-from jitgemm.kernels.job import JOB, TILE
+from jitgemm.kernels.job import EPILOGUE_OPERANDS, JOB, TILE
 from jitgemm.kernels.quantised import correct, requantised
 from jitgemm.kernels.spec import Bias, GemmSpec, Scale
 from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Var, Vec, parameters
@@ -87,7 +90,7 @@ class _Scalar:
     def __init__(self, k: Kernel, spec: GemmSpec, job: View, name: str) -> None:
         self.k, self.spec, self.job, self.name = k, spec, job, name
         if spec.parts == 1:
-            self.straight = k.splat(job.scalar(name, spec.element), spec.lanes)
+            self.straight = k.splat(job.scalar(name, spec.epilogue_type), spec.lanes)
         else:
             self.straight = _pair(k, spec, job.at(name))
 
@@ -148,6 +151,7 @@ def conclude(
     if not spec.spills_to_buffer:
         for _ in k.when(tile.int("last").equals(1)):
             _apply(k, spec, records, sums, masks)
+        # Of floats that were integers the cells hold the bits.
         store("target", ((at, cell.value) for at, cell in sums.items()))
         if program is not None and mapped:
             for _ in k.when(tile.int("last").equals(1)):
@@ -155,9 +159,9 @@ def conclude(
         return
     for last in k.branches(tile.int("last").equals(1)):
         if last:
-            _apply(k, spec, records, sums, masks)
+            done = _apply(k, spec, records, sums, masks)
             if program is None or not mapped:
-                store("target", _narrowed(k, spec, records, sums, masks))
+                store("target", _narrowed(k, spec, records, done, masks))
                 continue
         store("partial", ((at, cell.value) for at, cell in sums.items()))
         if last and program is not None:
@@ -179,17 +183,25 @@ def _row_pointers(tile: View, name: str, rows: int) -> list[Ptr]:
 def _apply(
     k: Kernel, spec: GemmSpec, records: tuple[View, View], sums: Sums,
     masks: Masks,
-) -> None:  # fmt: skip
-    """The epilogue on finished sums, but for what is done over a stored tile."""
-    (job, tile), lanes, program = records, spec.lanes, spec.epilogue.program
+) -> Sums:  # fmt: skip
+    """The epilogue on finished sums, but for what is done over a stored tile.
+
+    The same cells, as numbers of the type that the epilogue computes in.
+    """
+    (job, tile), lanes, epilogue = records, spec.lanes, spec.epilogue
     if spec.element.integral:
         correct(k, spec, records, sums, masks)
+    if spec.dequantises:
+        sums = {at: _as_float(k, cell) for at, cell in sums.items()}
+    if epilogue.scaling is not None:
+        _each(k, spec, records, (epilogue.scaling, sums), masks)
+    if spec.epilogue_type.integral:
         # Multiplications of integers are slow enough to go round those by 1.
         for _ in k.when(job.int("alpha").differs(1)):
             _multiply(k, spec, job, sums)
     else:
         _multiply(k, spec, job, sums)
-    if spec.epilogue.beta:
+    if epilogue.beta:
         beta, kind = _Scalar(k, spec, job, "beta"), spec.types.c
         source, read = _row_pointers(tile, "c", len({i for i, _ in sums})), []
         for (i, j), cell in sums.items():
@@ -198,9 +210,29 @@ def _apply(
             read.append((cell, c))
         beta.turn(read)
     _add_bias(k, spec, tile, sums, masks)
-    if program is not None and program.cheap:
-        for (i, j), cell in sums.items():
-            cell.value = _run(k, spec, records, cell.value, (k.const(i), j * lanes))
+    if epilogue.program is not None and epilogue.program.cheap:
+        _each(k, spec, records, (epilogue.program, sums), masks)
+    return sums
+
+
+def _as_float(k: Kernel, cell: Var[Vec]) -> Var[Vec]:
+    """A cell of integers that holds f32 from here on, as bits: no register more is needed."""
+    cell.value = k.bits(k.convert(cell.value, F32), I32)
+
+    def write(value: Vec) -> None:
+        cell.value = k.bits(value, I32)
+
+    return Var(lambda: k.bits(cell.value, F32), write)
+
+
+def _each(
+    k: Kernel, spec: GemmSpec, records: tuple[View, View], what: tuple[Program, Sums], masks: Masks
+) -> None:
+    """Apply a program to every vector of sums."""
+    program, sums = what
+    for (i, j), cell in sums.items():
+        where = k.const(i), j * spec.lanes, masks[j]
+        cell.value = _run(k, spec, records, (program, cell.value), where)
 
 
 def _multiply(k: Kernel, spec: GemmSpec, job: View, sums: Sums) -> None:
@@ -213,7 +245,7 @@ def _multiply(k: Kernel, spec: GemmSpec, job: View, sums: Sums) -> None:
 
 def _read(k: Kernel, spec: GemmSpec, at: Ptr, kind: ElementType, mask: Mask | None) -> Vec:
     """A vector of numbers of another operand as numbers of the sums' type."""
-    return k.convert(k.load(at, kind, spec.lanes, mask), spec.element)
+    return k.convert(k.load(at, kind, spec.lanes, mask), spec.epilogue_type)
 
 
 def _narrowed(
@@ -245,7 +277,7 @@ def _add_bias(k: Kernel, spec: GemmSpec, tile: View, sums: Sums, masks: Masks) -
             if spec.parts == 2:
                 one = _pair(k, spec, at)
             else:
-                one = k.splat(k.convert(k.load(at, element), spec.element), lanes)
+                one = k.splat(k.convert(k.load(at, element), spec.epilogue_type), lanes)
         for j, mask in masks.items():
             if kind is Bias.COLUMN:
                 bias = row[j]
@@ -260,27 +292,58 @@ def _add_bias(k: Kernel, spec: GemmSpec, tile: View, sums: Sums, masks: Masks) -
 
 
 def _run(
-    k: Kernel, spec: GemmSpec, records: tuple[View, View], v: Vec, where: tuple[Int, Int | int]
+    k: Kernel,
+    spec: GemmSpec,
+    records: tuple[View, View],
+    what: tuple[Program, Vec],
+    where: tuple[Int, Int | int, Mask | None],
 ) -> Vec:
-    """The program on a vector that begins at ``where = (row, column)`` of the tile."""
-    (job, tile), element, lanes = records, spec.element, v.lanes
-    program = spec.epilogue.program
-    assert program is not None
+    """A program on a vector.
 
-    def inputs(what: str, index: int) -> Vec:
-        match what:
+    Args:
+        k: the backend.
+        spec: the kernel.
+        records: the job's and the tile's.
+        what: the program and the vector.
+        where: row and column of the tile where it begins, and which lanes exist.
+    """
+    (job, tile), (program, v), (row, col, mask) = records, what, where
+    kind, lanes = spec.epilogue_type, v.lanes
+
+    def inputs(name: str, index: int) -> Vec:
+        match name:
             case "v":
                 return v
             case "const":
-                at = job.pointer("constants") + index * element.bytes
-                return k.splat(k.load(at, element), lanes)
+                at = job.pointer("constants") + index * kind.bytes
+                return k.splat(k.load(at, kind), lanes)
+            case "operand":
+                return _operand(k, spec, records, index, (row, col, lanes, mask))
             case "row":
-                return k.splat(k.number(tile.int("row") + where[0], element), lanes)
+                return k.splat(k.number(tile.int("row") + row, kind), lanes)
             case _:
-                first = k.splat(k.number(tile.int("col") + where[1], element), lanes)
-                return k.op("add", first, k.steps(element, lanes))
+                first = k.splat(k.number(tile.int("col") + col, kind), lanes)
+                return k.op("add", first, k.steps(kind, lanes))
 
     return emit(program, k, inputs)
+
+
+def _operand(
+    k: Kernel, spec: GemmSpec, records: tuple[View, View], index: int,
+    where: tuple[Int, Int | int, int, Mask | None],
+) -> Vec:  # fmt: skip
+    """Numbers of an operand of a program, for as many lanes from a row and column of the tile."""
+    (job, tile), name, (row, col, lanes, mask) = records, EPILOGUE_OPERANDS[index], where
+    axes, kind, at = spec.epilogue.operands[index], spec.epilogue_type, tile.pointer(name)
+    if axes.by_row:
+        at = at + row * job.int(f"{name}_row")
+    if not axes.by_column:
+        return k.splat(k.load(at, kind), lanes)
+    at = at + col * kind.bytes
+    if mask is None:
+        return k.load(at, kind, lanes)
+    # Lanes without a column repeat the first: they raise no flag of their own.
+    return k.load(at, kind, lanes, mask, k.splat(k.load(tile.pointer(name), kind), lanes))
 
 
 def _map(spec: GemmSpec, program: Program) -> Function:
@@ -288,7 +351,7 @@ def _map(spec: GemmSpec, program: Program) -> Function:
 
     From where the sums rest to the result, which is the same place unless the result is narrower.
     """
-    element, out, lanes = spec.element, spec.types.out, spec.lanes
+    element, out, lanes = spec.epilogue_type, spec.types.out, spec.lanes
     size, wide = element.bytes, _TOGETHER * lanes
     name = "partial" if spec.spills_to_buffer else "target"
 
@@ -303,7 +366,7 @@ def _map(spec: GemmSpec, program: Program) -> Function:
             row, to = source + i * stride, target + i * target_stride
 
             def step(j: Int, v: Vec, mask: Mask | None = None, i: Int = i, to: Ptr = to) -> None:
-                value = k.convert(_run(k, spec, records, v, (i, j)), out)
+                value = k.convert(_run(k, spec, records, (program, v), (i, j, mask)), out)
                 k.store(to + j * out.bytes, value, mask)
 
             most = whole // wide * wide

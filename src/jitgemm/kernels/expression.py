@@ -10,7 +10,16 @@ from jitgemm.errors import LanguageError
 from jitgemm.kernels import mathlib
 from jitgemm.lang.core import Kernel, Vec
 
-__all__ = ["ACTIVATIONS", "INPUTS", "OPERATIONS", "Operation", "Program", "emit"]
+__all__ = [
+    "ACTIVATIONS",
+    "BINARY",
+    "INPUTS",
+    "OPERATIONS",
+    "Operation",
+    "Program",
+    "binary",
+    "emit",
+]
 
 Step = tuple[str, tuple[int, ...]]
 
@@ -66,7 +75,8 @@ class Program:
     """Steps in order; the last one is the result.
 
     A step is an input (:data:`INPUTS`), ``("const", (i,))`` for entry ``i`` of a table that exists
-    at run time, or an operation and the indices of earlier steps.
+    at run time, ``("operand", (i,))`` for the number of operand ``i`` that belongs to the element,
+    or an operation and the indices of earlier steps.
     """
 
     steps: tuple[Step, ...]
@@ -74,9 +84,9 @@ class Program:
     def __post_init__(self) -> None:
         for index, (what, operands) in enumerate(self.steps):
             known = OPERATIONS.get(what)
-            arity = known.arity if known else {"const": 1}.get(what, 0)
+            arity = known.arity if known else {"const": 1, "operand": 1}.get(what, 0)
             top = index if known else 1 << 31
-            if not known and what not in (*INPUTS, "const"):
+            if not known and what not in (*INPUTS, "const", "operand"):
                 raise LanguageError(f"step {index}: no operation {what!r}")
             if len(operands) != arity or not all(0 <= i < top for i in operands):
                 raise LanguageError(f"step {index}: {what} of {operands}")
@@ -87,6 +97,11 @@ class Program:
     def constants(self) -> int:
         """Entries of the table of constants."""
         return max((operands[0] + 1 for what, operands in self.steps if what == "const"), default=0)
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """The operands that are read, by number."""
+        return tuple(i for what, steps in self.steps if what == "operand" for i in steps)
 
     @property
     def name(self) -> str:
@@ -114,8 +129,10 @@ class Program:
                 at.append(first - 1)
                 continue
             known = OPERATIONS.get(what)
-            moved = (at[i] for i in operands) if known else (i + shift for i in operands)
-            steps.append((what, tuple(moved)))
+            moved = operands
+            if known or what == "const":
+                moved = tuple(at[i] if known else i + shift for i in operands)
+            steps.append((what, moved))
             at.append(len(steps) - 1)
         if at[-1] != len(steps) - 1:
             # The last step must be the result: here it is this program's own.
@@ -126,6 +143,15 @@ class Program:
         """The same program for the transposed result: row and column exchanged."""
         other = {"row": "col", "col": "row"}
         return Program(tuple((other.get(what, what), operands) for what, operands in self.steps))
+
+
+BINARY = ("add", "sub", "mul", "div", "minimum", "maximum")
+"""Operations of an element and its number of an operand."""
+
+
+def binary(name: str, operand: int) -> Program:
+    """An operation applied to the element and its number of an operand."""
+    return Program((("v", ()), ("operand", (operand,)), (name, (0, 1))))
 
 
 def _named(name: str, constants: int = 0) -> Program:
@@ -144,7 +170,9 @@ _NAMES = {program: name for name, program in ACTIVATIONS.items()}
 
 
 def emit(program: Program, k: Kernel, inputs: Callable[[str, int], Vec]) -> Vec:
-    """Write a program; ``inputs("v" | "row" | "col", 0)`` and ``inputs("const", i)`` give vectors.
+    """Write a program.
+
+    ``inputs("v" | "row" | "col", 0)`` and ``inputs("const" | "operand", i)`` give vectors.
 
     Inputs that are not used are not asked for, others once per step.
     """

@@ -12,7 +12,8 @@ from __future__ import annotations
 from jitgemm.lang.record import Record
 
 __all__ = [
-    "AHEAD", "BLOCK", "COUNTERS", "DATA", "JOB", "OPERANDS", "POINTERS", "STEPS", "TABLES", "TILE"
+    "AHEAD", "BLOCK", "COUNTERS", "DATA", "EPILOGUE_OPERANDS", "JOB", "OPERANDS", "POINTERS",
+    "STEPS", "TABLES", "TILE",
 ]  # fmt: skip
 
 OPERANDS = ("a", "b", "c", "d", "bias")
@@ -21,8 +22,11 @@ OPERANDS = ("a", "b", "c", "d", "bias")
 POINTERS = (*OPERANDS, "packed", "workspace_a", "counters")
 """What a job points to, besides the numbers of a call."""
 
-TABLES = ("zero_a", "zero_b", "scales")
-"""Numbers per row or column, likewise: each product of a stack may have its own."""
+EPILOGUE_OPERANDS = tuple(f"operand_{i}" for i in range(4))
+"""What programs of an epilogue read besides sums: numbers per row, column or element, or one."""
+
+TABLES = ("zero_a", "zero_b", "scales", *EPILOGUE_OPERANDS)
+"""Numbers per row, column or element, likewise: each product of a stack may have its own."""
 
 # One cache line each, so that threads drawing work do not disturb those reporting it.
 COUNTERS = Record(
@@ -57,6 +61,8 @@ DATA = (
     "scale_row",  # 0: one for all rows
     "wide_scales",  # 1: scaled sums may be beyond 32 bits
     "rounding",  # of a requantisation: zero point, and the bounds of the result without it
+    *EPILOGUE_OPERANDS,
+    *(f"{x}_row" for x in EPILOGUE_OPERANDS),  # 0 where it does not vary
     "complex_alpha",  # 1: alpha has an imaginary part
     "complex_beta",
 )
@@ -152,6 +158,7 @@ TILE = Record(
     "row_sums",  # of A, where it has been copied
     "col_sums",  # of B, at the end of each micropanel
     "scales",
+    *EPILOGUE_OPERANDS,
     "row",  # indices of the tile's first element in the result, for programs that use them
     "col",
     "cols",  # columns of this tile that exist, in reals
@@ -160,7 +167,8 @@ TILE = Record(
     "last",  # 1: no later depth block: finish the elements
     "shape",  # rows of the registers of a matrix unit, a byte each; 0: not configured
     "count",  # microtiles in a row that differ in nothing but their place (B in place only)
-    *(f"next_{x}" for x in ("a", "b", "c", "d", "bias")),  # bytes from one of them to the next
+    # bytes from one of them to the next
+    *(f"next_{x}" for x in (*OPERANDS, *EPILOGUE_OPERANDS)),
     "next_row",
 )
 

@@ -158,10 +158,9 @@ def _padded(
 def _untouched(spec: GemmSpec) -> bool:
     """Whether an epilogue does nothing but multiply by alpha."""
     e = spec.epilogue
-    changes = e.beta or e.zero_a or e.zero_b or e.program is not None
-    return not (
-        changes or spec.spills_to_buffer or e.bias is not Bias.NONE or e.scale is not Scale.NONE
-    )
+    changes = e.beta or e.zero_a or e.zero_b or bool(e.programs) or e.bias is not Bias.NONE
+    narrowed = spec.spills_to_buffer or spec.dequantises or e.scale is not Scale.NONE
+    return not (changes or narrowed)
 
 
 def _as_they_are(spec: GemmSpec, job: View, tile: View, width: int) -> Cond:

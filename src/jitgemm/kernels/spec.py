@@ -14,11 +14,11 @@ from functools import lru_cache
 
 from jitgemm.errors import LanguageError
 from jitgemm.isa.tables import Isa
-from jitgemm.isa.types import ElementType
+from jitgemm.isa.types import F32, ElementType
 from jitgemm.kernels.arithmetic import Arithmetic, Types
 from jitgemm.kernels.expression import Program
 
-__all__ = ["BSource", "Bias", "Epilogue", "GemmSpec", "Scale", "Tile"]
+__all__ = ["Axes", "BSource", "Bias", "Epilogue", "GemmSpec", "Scale", "Tile"]
 
 
 class BSource(Enum):
@@ -64,9 +64,33 @@ class Scale(Enum):
         return {Scale.COLUMN: Scale.ROW, Scale.ROW: Scale.COLUMN}.get(self, self)
 
 
+class Axes(Enum):
+    """Along which axes of the result an operand of an epilogue's program varies."""
+
+    ONE = "one"
+    ROW = "row"
+    COLUMN = "col"
+    FULL = "full"
+
+    @property
+    def transposed(self) -> Axes:
+        """Those of the result with its axes exchanged."""
+        return {Axes.ROW: Axes.COLUMN, Axes.COLUMN: Axes.ROW}.get(self, self)
+
+    @property
+    def by_row(self) -> bool:
+        """Whether there is a number for each row."""
+        return self in (Axes.ROW, Axes.FULL)
+
+    @property
+    def by_column(self) -> bool:
+        """Whether there is a number for each column."""
+        return self in (Axes.COLUMN, Axes.FULL)
+
+
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What happens to a finished sum: ``program(alpha * sum [+ beta * C] [+ bias])``.
+    """What happens to a sum: ``program(alpha * scaling(sum) [+ beta * C] [+ bias])``.
 
     For integers the zero points of A and B are taken off the sum first, and the result may be
     scaled to a narrower type last.
@@ -80,26 +104,42 @@ class Epilogue:
     zero_b: bool = False
     """B has a zero point, per column or one for all."""
     scale: Scale = Scale.NONE
+    scaling: Program | None = None
+    """What is done to a sum before all else, as a number of the type that the epilogue computes
+    in: :attr:`GemmSpec.epilogue_type`."""
+    operands: tuple[Axes, ...] = ()
+    """Those that both programs read."""
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """Both, of those that there are."""
+        return tuple(x for x in (self.scaling, self.program) if x is not None)
 
     @property
     def transposed(self) -> Epilogue:
         """The same map of the result with its axes exchanged."""
-        program = None if self.program is None else self.program.transposed()
+        program, scaling = (
+            None if x is None else x.transposed() for x in (self.program, self.scaling)
+        )
         return replace(
             self, bias=self.bias.transposed, program=program, zero_a=self.zero_b,
-            zero_b=self.zero_a, scale=self.scale.transposed,
+            zero_b=self.zero_a, scale=self.scale.transposed, scaling=scaling,
+            operands=tuple(x.transposed for x in self.operands),
         )  # fmt: skip
 
     def __str__(self) -> str:
         zeros = [name for name in ("zero_a", "zero_b") if getattr(self, name)]
-        parts = [*(z.replace("_", "") for z in zeros), "beta" if self.beta else "beta0"]
+        parts = [z.replace("_", "") for z in zeros]
+        if self.scaling is not None:
+            parts.append(self.scaling.name)
+        parts.append("beta" if self.beta else "beta0")
         if self.bias is not Bias.NONE:
             parts.append(self.bias.value)
         if self.program is not None:
             parts.append(self.program.name)
         if self.scale is not Scale.NONE:
             parts.append(self.scale.value)
-        return "_".join(parts)
+        return "_".join([*parts, *(x.value for x in self.operands)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +218,12 @@ class GemmSpec:
                 not corrected or (self.element.integral and self.element.bits == 32)
             ),
             "a B read in place whose numbers can be": self.b is BSource.PACKED or how.reads_b,
+            "a float result of 32-bit sums": (
+                not self.dequantises or self.element.bits == self.epilogue_type.bits
+            ),
+            "an epilogue that reads the operands it has": all(
+                0 <= i < len(epilogue.operands) for x in epilogue.programs for i in x.operands
+            ),
             "columns of numbers as they are": self.b is not BSource.COLUMNS or how.plain,
             "a matrix unit reads micropanels": not how.tiles or self.b is BSource.PACKED,
             "vectors of at least one number": self.isa.lanes(self.element) > 0,
@@ -214,6 +260,19 @@ class GemmSpec:
         elif types.b.format and not self.packed.format:
             names.append("widened")
         return "_".join(names)
+
+    @property
+    def dequantises(self) -> bool:
+        """Whether sums of integers become floats."""
+        return self.element.integral and not self.types.out.integral
+
+    @property
+    def epilogue_type(self) -> ElementType:
+        """What the epilogue computes in: the type of the sums, or f32 where integers become floats.
+
+        Both have as many bits, so a partial sum may rest where a finished number goes.
+        """
+        return F32 if self.dequantises else self.element
 
     @property
     def lanes(self) -> int:

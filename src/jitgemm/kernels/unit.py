@@ -18,6 +18,6 @@ def gemm_functions(spec: GemmSpec) -> list[Function]:
     functions = [nest(spec), serial(spec), split(spec), dot(spec)]
     if spec.b is BSource.PACKED:
         functions.append(pack_b(spec))
-    if spec.b is BSource.INPLACE:
+    if spec.b is BSource.INPLACE and not spec.epilogue.operands:
         functions.append(repeat(spec))
     return functions

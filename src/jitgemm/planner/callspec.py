@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.arithmetic import Types
 from jitgemm.kernels.expression import Program
-from jitgemm.kernels.spec import Bias, Epilogue, Scale
+from jitgemm.kernels.spec import Axes, Bias, Epilogue, Scale
 from jitgemm.planner.folding import Axis, Stack, fold
 from jitgemm.planner.problem import Operand, Problem
 
@@ -60,6 +60,10 @@ class CallOptions:
     """There are zero points or scales per row, column or product."""
     strict: bool = False
     bf16_dot: bool = False
+    scaling: Program | None = None
+    """What is done to sums before all else."""
+    operands: tuple[Axes, ...] = ()
+    """Those of both programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class CallSpec:
         epilogue = Epilogue(
             self.c is not None, where, options.program,
             zero_a=options.zero_a, zero_b=options.zero_b, scale=options.scale,
+            scaling=options.scaling, operands=options.operands,
         )  # fmt: skip
         problem = Problem(
             element=self.sums,

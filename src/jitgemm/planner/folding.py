@@ -40,6 +40,10 @@ class Axis:
     zero_a: int = 0
     zero_b: int = 0
     scales: int = 0
+    operand_0: int = 0
+    operand_1: int = 0
+    operand_2: int = 0
+    operand_3: int = 0
 
     @property
     def strides(self) -> tuple[int, ...]:

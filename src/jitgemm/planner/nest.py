@@ -144,7 +144,8 @@ class Blocked(_Nest):
         inplace = spec.b is BSource.INPLACE and self.a.pack_a is PackA.INPLACE
         single = b.row_chunks * b.col_chunks == 1 and problem.k <= problem.element.depth_block
         columns = b.group == 1 or problem.n * problem.parts <= spec.nr
-        return inplace and single and self.direct and columns and reads_bias_in_place(problem)
+        shared = reads_bias_in_place(problem) and not spec.epilogue.operands
+        return inplace and single and self.direct and columns and shared
 
 
 @dataclass(frozen=True, slots=True)

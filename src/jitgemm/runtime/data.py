@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from jitgemm.kernels.job import DATA, TABLES
-from jitgemm.kernels.spec import Scale
+from jitgemm.kernels.job import DATA, EPILOGUE_OPERANDS, TABLES
+from jitgemm.kernels.spec import Axes, Scale
 from jitgemm.planner.route import GemmPlan
 from jitgemm.runtime.jobs import set_data
 from jitgemm.runtime.numpy_abi import data_address
@@ -53,6 +54,17 @@ class Scalars:
     """Of a requantisation, float64: one, or one per row or column."""
     rounding: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Of a requantisation: zero point, least and greatest result without it."""
+    operands: tuple[np.ndarray, ...] = ()
+    """Of the epilogue's programs, of the type it computes in: one number, or one per row, per
+    column or per element, those of a row side by side."""
+
+    def table(self, name: str) -> np.ndarray | None:
+        """The numbers that a job's field points to."""
+        if name in EPILOGUE_OPERANDS:
+            index = EPILOGUE_OPERANDS.index(name)
+            return self.operands[index] if index < len(self.operands) else None
+        found: np.ndarray | None = getattr(self, name)
+        return found
 
     @property
     def exchanged(self) -> Scalars:
@@ -69,8 +81,7 @@ class Scalars:
     @property
     def tabled(self) -> bool:
         """Whether there is more than factors."""
-        arrays = (self.zero_a, self.zero_b, self.scales)
-        return bool(self.constants) or any(x is not None for x in arrays)
+        return bool(self.constants) or any(self.table(x) is not None for x in TABLES)
 
     def strides(self, axes: int) -> dict[str, tuple[int, ...]]:
         """Bytes from one product's numbers to the next's, where they differ.
@@ -79,7 +90,7 @@ class Scalars:
         """
         found = {}
         for name in TABLES:
-            table = getattr(self, name)
+            table = self.table(name)
             if table is not None and table.ndim > 1:
                 lead = zip(table.shape[:-1], table.strides[:-1], strict=True)
                 still = (0,) * (axes - table.ndim + 1)
@@ -88,18 +99,24 @@ class Scalars:
 
     def of_item(self, offsets: dict[str, int]) -> Scalars:
         """Those of one product of a stack, whose tables lie so many bytes after the first's."""
-        own = {}
+        own: dict[str, Any] = {}
+        operands = list(self.operands)
         for name, offset in offsets.items():
-            table = getattr(self, name)
-            if table is not None and table.ndim > 1:
-                start = offset // table.itemsize
-                own[name] = table.reshape(-1)[start : start + table.shape[-1]]
-        return replace(self, **own) if own else self
+            table = self.table(name)
+            if table is None or table.ndim == 1:
+                continue
+            start = offset // table.itemsize
+            item = table.reshape(-1)[start : start + table.shape[-1]]
+            if name in EPILOGUE_OPERANDS:
+                operands[EPILOGUE_OPERANDS.index(name)] = item
+            else:
+                own[name] = item
+        return replace(self, operands=tuple(operands), **own)
 
 
 # Slots of a record, in the native format, in which numbers beyond a float become infinite, as they
-# should: factors and conjugation, eight others, and whether factors have imaginary parts.  By
-# whether elements are integers, by their size, and by the parts of a number.
+# should: factors and conjugation, others, and whether factors have imaginary parts.  By whether
+# the epilogue computes in integers, by their size, and by the parts of a number.
 _OTHERS = DATA[12:-2]
 _FACTORS = {
     (True, 4, 1): "Q24xQ56x",
@@ -111,7 +128,8 @@ _FACTORS = {
 }
 _STRUCTS = {
     key: tuple(
-        struct.Struct(text + others + ("2q" if key[2] == 2 else "16x")) for others in ("64x", "8q")
+        struct.Struct(text + others + ("2q" if key[2] == 2 else "16x"))
+        for others in (f"{8 * len(_OTHERS)}x", f"{len(_OTHERS)}q")
     )
     for key, text in _FACTORS.items()
 }
@@ -120,7 +138,7 @@ _STRUCTS = {
 class DataLayout:
     """How the data of calls are laid out for one plan."""
 
-    __slots__ = ("_columns", "_exchanged", "_spec", "_tabled", "factors")
+    __slots__ = ("_exchanged", "_shape", "_spec", "_tabled", "factors")
 
     factors: Callable[[Factors], bytes]
     """``factors(x)``: the record of a call that has no more, in the caller's orientation."""
@@ -128,8 +146,8 @@ class DataLayout:
     def __init__(self, plan: GemmPlan) -> None:
         self._spec = spec = plan.spec
         self._exchanged = plan.exchanged
-        self._columns = plan.problem.n * plan.problem.parts
-        element = spec.element
+        self._shape = plan.problem.m, plan.problem.n * plan.problem.parts
+        element = spec.epilogue_type
         bare, self._tabled = _STRUCTS[element.integral, element.bytes, spec.parts]
         self.factors = self._packing(bare.pack)
 
@@ -152,6 +170,10 @@ class DataLayout:
         for name, field in (("zero_a", "zero_a_row"), ("scales", "scale_row")):
             if name in tables and tables[name].size > 1:
                 values[field] = tables[name].itemsize
+        for name, axes in zip(EPILOGUE_OPERANDS, self._spec.epilogue.operands, strict=False):
+            if axes.by_row:
+                count = self._shape[1] if axes.by_column else 1
+                values[f"{name}_row"] = count * tables[name].itemsize
         pack, others = self._tabled.pack, tuple(values.values())
         return self._packing(pack, others)(scalars.factors), tables
 
@@ -167,18 +189,18 @@ class DataLayout:
         if self._spec.parts == 2:
             exchanged = self._exchanged
             return lambda x: _pack_complex(pack, x, exchanged=exchanged)
-        if self._spec.element.integral:
+        if self._spec.epilogue_type.integral:
             # Modulo 2**bits, and the whole slot, which generated code compares with 1.
-            most = (1 << self._spec.element.bits) - 1
+            most = (1 << self._spec.epilogue_type.bits) - 1
             return lambda x: pack(int(x[0].real) & most, int(x[1].real) & most, *others)
         return lambda x: pack(x[0].real, x[1].real, *others)
 
     def _tables(self, scalars: Scalars) -> Tables:
         """Numbers per row, column and program, in the plan's orientation."""
-        epilogue, how, columns = self._spec.epilogue, self._spec.arithmetic, self._columns
+        epilogue, how, columns = self._spec.epilogue, self._spec.arithmetic, self._shape[1]
         tables: Tables = {}
         if scalars.constants:
-            kind = "f" if self._spec.element.bytes == 4 else "d"
+            kind = "f" if self._spec.epilogue_type.bytes == 4 else "d"
             constants = struct.pack(f"{len(scalars.constants)}{kind}", *scalars.constants)
             tables["constants"] = np.frombuffer(constants, kind)
         if epilogue.zero_a:
@@ -196,7 +218,19 @@ class DataLayout:
                 # One for all is one per column where rows and columns have changed places.
                 scales = _spread(scales, columns)
             tables["scales"] = scales
+        for name, axes, x in zip(
+            EPILOGUE_OPERANDS, epilogue.operands, scalars.operands, strict=False
+        ):
+            tables[name] = self._operand(axes, x)
         return tables
+
+    def _operand(self, axes: Axes, x: np.ndarray) -> np.ndarray:
+        """An operand of the epilogue's programs in the plan's orientation."""
+        if axes is Axes.FULL and self._exchanged:
+            m, n = self._shape
+            turned = x.reshape(*x.shape[:-1], n, m).swapaxes(-1, -2)
+            return np.ascontiguousarray(turned).reshape(x.shape)
+        return x
 
 
 def _pack_complex(pack: Callable[..., bytes], factors: Factors, *, exchanged: bool) -> bytes:

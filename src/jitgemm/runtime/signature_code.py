@@ -40,7 +40,8 @@ DIMENSIONS = 8
 OPERANDS = ("a", "b", "c", "bias", "out")
 FACTORS = ("alpha", "beta")
 OPTIONS = (
-    "activation", "epilogue", "a_zero_point", "b_zero_point", "requantize", "out_dtype",
+    "activation", "epilogue", "post_ops", "a_scale", "b_scale", "a_zero_point", "b_zero_point",
+    "requantize", "out_dtype",
     "form",  # what options decide that only Python can tell
     "conj_a", "conj_b", "allow_bf16_dot",
     "reproducible", "backend",

@@ -1,0 +1,173 @@
+"""What an epilogue does with operands of its own: scales of A and B, and post-ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jitgemm.api.activations import resolve_activation
+from jitgemm.api.keywords import Options
+from jitgemm.api.kinds import Number, number_of
+from jitgemm.api.operands import Array, shares, weakly
+from jitgemm.api.tracing import trace
+from jitgemm.errors import message
+from jitgemm.isa.types import F64
+from jitgemm.kernels.expression import BINARY, Program, binary
+from jitgemm.kernels.job import EPILOGUE_OPERANDS
+from jitgemm.kernels.spec import Axes
+
+__all__ = ["Steps", "has_operands", "steps_of"]
+
+_FEW = 2
+
+
+@dataclass(slots=True, eq=False)
+class Steps:
+    """An epilogue's programs, and what they read."""
+
+    scaling: Program | None = None
+    program: Program | None = None
+    """Activation, traced function and post-ops as one."""
+    constants: tuple[float, ...] = ()
+    axes: tuple[Axes, ...] = ()
+    operands: tuple[Array, ...] = ()
+
+    def add(self, program: Program, constants: tuple[float, ...] = ()) -> None:
+        """Do one thing more."""
+        self.program = program if self.program is None else self.program.then(program)
+        self.constants += constants
+
+    def scale(self, program: Program) -> None:
+        """Do one thing more to sums before all else."""
+        self.scaling = program if self.scaling is None else self.scaling.then(program)
+
+    def read(self, operand: tuple[Array, Axes]) -> int:
+        """Read an operand; its number.
+
+        Raises:
+            ValueError: there are too many.
+        """
+        if len(self.operands) == len(EPILOGUE_OPERANDS):
+            expected = f"at most {len(EPILOGUE_OPERANDS)} operands, a_scale and b_scale included"
+            raise ValueError(message("post_ops", expected, "more"))
+        self.operands, self.axes = (*self.operands, operand[0]), (*self.axes, operand[1])
+        return len(self.operands) - 1
+
+
+def steps_of(options: Options, number: Number, full: tuple[int, ...]) -> Steps:
+    """What options ask of an epilogue.
+
+    Args:
+        options: the arguments of a call, as given.
+        number: the result's type.
+        full: shape of the result, two axes at least.
+
+    Raises:
+        TypeError, ValueError: an operand of another kind or shape, an unknown post-op, an epilogue
+            for numbers that have none.
+    """
+    steps, (m, n) = Steps(), full[-2:]
+    kind = np.dtype(np.float64 if number[0] is F64 else np.float32)
+    for name, item in (("a_scale", (m, 1)), ("b_scale", (1, n))):
+        given = getattr(options, name)
+        if given is not None:
+            _refuse_other_than_reals(name, number)
+            x = _apart(_numbers(name, given, kind), options.out)
+            if x.shape == (item[0] * item[1],):
+                x = x.reshape(item)
+            steps.scale(binary("mul", steps.read(_placed(name, x, (*full[:-2], *item)))))
+    activation, constants = resolve_activation(options.activation)
+    if activation is not None:
+        _refuse_other_than_reals("activation", number)
+        steps.add(activation, constants)
+    if options.epilogue is not None:
+        traced, more = trace(options.epilogue)
+        _refuse_other_than_reals("epilogue", number)
+        steps.add(traced, more)
+    for i, what in enumerate(_listed(options.post_ops)):
+        _refuse_other_than_reals("post_ops", number)
+        _add_post_op(steps, f"post_ops[{i}]", what, (kind, full, options.out))
+    used = 0 if steps.program is None else steps.program.constants
+    steps.constants = steps.constants[:used]
+    return steps
+
+
+def _listed(post_ops: object) -> Sequence[object]:
+    if post_ops is None:
+        return ()
+    if not isinstance(post_ops, list | tuple):
+        expected = "a list of activations and pairs (name, operand)"
+        raise TypeError(message("post_ops", expected, type(post_ops).__name__))
+    return post_ops
+
+
+def _refuse_other_than_reals(name: str, number: Number) -> None:
+    if number[1] == _FEW or number[0].integral:
+        kind = "complex" if number[1] == _FEW else "integers"
+        raise TypeError(message(name, f"None, because elements are {kind}", "one for reals"))
+
+
+def _add_post_op(
+    steps: Steps, name: str, what: object, where: tuple[np.dtype, tuple[int, ...], object]
+) -> None:
+    kind, full, out = where
+    if not isinstance(what, tuple):
+        if what is None:
+            raise ValueError(message(name, "an activation or a pair (name, operand)", "None"))
+        program, constants = resolve_activation(what)
+        assert program is not None
+        steps.add(program, constants)
+        return
+    if len(what) != _FEW or not isinstance(what[0], str):
+        raise TypeError(message(name, "a pair (name, operand)", repr(what)[:80]))
+    operation = str.__str__(what[0])
+    if operation not in BINARY:
+        raise ValueError(message(name, f"one of {', '.join(BINARY)}", repr(operation)))
+    x = _apart(_numbers(name, what[1], kind), out)
+    steps.add(binary(operation, steps.read(_placed(name, x, full))))
+
+
+def _numbers(name: str, x: object, kind: np.dtype) -> Array:
+    """Real numbers of the type that the epilogue computes in, in this machine's byte order."""
+    given = weakly(name, x, kind)
+    number = number_of(given.dtype)
+    if number is None or number[1] == _FEW:
+        raise TypeError(message(name, "real numbers", given.dtype))
+    # A number beyond the type is infinite, as a factor is.
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(given, kind).reshape(given.shape)
+
+
+def _apart(x: Array, out: object) -> Array:
+    """``x``, copied if the result is written to its memory."""
+    outs = out if isinstance(out, list | tuple) else (out,)
+    return x.copy() if any(isinstance(y, np.ndarray) and shares(y, x) for y in outs) else x
+
+
+def _placed(name: str, x: Array, wide: tuple[int, ...]) -> tuple[Array, Axes]:
+    """Numbers of a shape that broadcasts to ``wide``, those of a product side by side.
+
+    With batch axes from the first on along which they differ.
+    """
+    try:
+        fits = np.broadcast_shapes(x.shape, wide) == wide
+    except ValueError:
+        fits = False
+    if not fits:
+        shape = "()" if x.shape == () else str(x.shape)
+        raise ValueError(message(name, f"a shape that broadcasts to {wide}", f"shape {shape}"))
+    x = x.reshape((1,) * (2 - x.ndim) + x.shape)
+    lead, (rows, cols) = x.shape[:-2], x.shape[-2:]
+    kinds = {
+        (False, False): Axes.ONE, (True, False): Axes.ROW,
+        (False, True): Axes.COLUMN, (True, True): Axes.FULL,
+    }  # fmt: skip
+    first = next((i for i, count in enumerate(lead) if count != 1), len(lead))
+    return x.reshape(*lead[first:], rows * cols), kinds[rows > 1, cols > 1]
+
+
+def has_operands(options: Options) -> bool:
+    """Whether options have operands of an epilogue."""
+    return any(x is not None for x in (options.a_scale, options.b_scale, options.post_ops))
