@@ -100,6 +100,16 @@ def gemm(a: object, b: object, **keywords: Unpack[GemmKeywords]) -> Array:
             ``"silu"``, ``"hardswish"``, :func:`leaky_relu` or :func:`clip`.
         epilogue: a function ``f(v, row, col)`` of an element and its indices, written with
             operators and :mod:`jitgemm.math`; applied after the activation.
+        post_ops: what is done after that, in order: a list of activations and of pairs ``(name,
+            operand)``, of which the name is ``"add"``, ``"sub"``, ``"mul"``, ``"div"``,
+            ``"minimum"`` or ``"maximum"`` and the operand real numbers of a shape that broadcasts
+            to the result's.  Operands are converted to the type of the sums (float32 or float64).
+        a_scale: what a sum is multiplied by before ``alpha``: a number, or ``(m,)`` or ``(m, 1)``
+            of them, one per row; for stacks anything that broadcasts to ``(..., m, 1)``.  Products
+            of 8-bit integers become floats by it: the sum is rounded to float32, then multiplied
+            by ``a_scale`` and by ``b_scale``, each product rounded.  With both at most four
+            operands.
+        b_scale: likewise: a number, ``(n,)`` or ``(1, n)``, one per column.
         conj_a: use the complex conjugate of ``a``.
         conj_b: use the complex conjugate of ``b``.
         threads: at most this many threads; default :func:`get_num_threads`.
@@ -114,14 +124,14 @@ def gemm(a: object, b: object, **keywords: Unpack[GemmKeywords]) -> Array:
             stacks anything that broadcasts to ``(..., 1, n)``.
         requantize: for 8-bit integers: make the result 8-bit again.
         out_dtype: a type that holds the result's own, such as float32 for 16-bit floats; complex
-            results keep theirs.
+            results keep theirs.  Of 8-bit integers with scales float32, float16 or bfloat16.
         allow_bf16_dot: let bfloat16 be multiplied by the processor's instruction for it, where
             there is one: up to twice as fast, but it treats subnormal numbers as zeros.
 
     Returns:
-        ``out`` itself, or a new C-contiguous array: int32 for booleans and 8-bit integers, else of
-        the type that NumPy gives two such operands.  Integers are exact modulo ``2**bits`` of that
-        type.
+        ``out`` itself, or a new C-contiguous array: int32 for booleans and 8-bit integers (float32
+        with scales), else of the type that NumPy gives two such operands.  Integers are exact
+        modulo ``2**bits`` of that type.
 
     Raises:
         TypeError: an element type that is not supported, or types that differ; an argument of

@@ -16,6 +16,7 @@ from jitgemm.api.gufuncs import covers
 from jitgemm.api.keywords import GemmKeywords, Options
 from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import Array, plain_or_packed
+from jitgemm.api.postops import snapshot
 from jitgemm.api.recipes import Recipe
 from jitgemm.api.stubs import with_keywords
 from jitgemm.api.ufuncs import matmul
@@ -116,14 +117,14 @@ def plan(a: object, b: object, **keywords: Unpack[GemmKeywords]) -> Plan:
         a: an array, or other memory that :func:`gemm` takes, with the shape, strides and type to
             come.
         b: likewise; may be a handle from :func:`prepack_rhs`, which the plan is then bound to.
-        **keywords: those of :func:`gemm`.  C and the bias are bound: each call reads them.  A
-            function is traced once.  ``out`` is like the results to come; without it they are new
-            arrays, or like those.
+        **keywords: those of :func:`gemm`.  C and the bias are bound: each call reads them.  Scales
+            and operands of post-ops are copied.  A function is traced once.  ``out`` is like the
+            results to come; without it they are new arrays, or like those.
 
     Raises:
         TypeError, ValueError, MemoryError, IsaError: as :func:`gemm`.
     """
-    options = Options.of("plan", keywords)
+    options = snapshot(Options.of("plan", keywords))
     left, right = plain_or_packed("a", a), plain_or_packed("b", b)
     made = _made(left, right, options, resolve_threads(options.threads))
     made.recipe = Recipe.of(left, right, options)

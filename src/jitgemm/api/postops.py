@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from jitgemm.kernels.expression import BINARY, Program, binary
 from jitgemm.kernels.job import EPILOGUE_OPERANDS
 from jitgemm.kernels.spec import Axes
 
-__all__ = ["Steps", "has_operands", "steps_of"]
+__all__ = ["Steps", "has_operands", "snapshot", "steps_of"]
 
 _FEW = 2
 
@@ -166,6 +167,17 @@ def _placed(name: str, x: Array, wide: tuple[int, ...]) -> tuple[Array, Axes]:
     }  # fmt: skip
     first = next((i for i, count in enumerate(lead) if count != 1), len(lead))
     return x.reshape(*lead[first:], rows * cols), kinds[rows > 1, cols > 1]
+
+
+def snapshot(options: Options) -> Options:
+    """The same options with operands of the epilogue that nobody else can change."""
+    if not has_operands(options):
+        return options
+    ops = options.post_ops
+    if isinstance(ops, list | tuple):
+        ops = [tuple(copy.copy(x) for x in op) if isinstance(op, tuple) else op for op in ops]
+    scales = {name: copy.copy(getattr(options, name)) for name in ("a_scale", "b_scale")}
+    return replace(options, post_ops=ops, **scales)
 
 
 def has_operands(options: Options) -> bool:
