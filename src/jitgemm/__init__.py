@@ -13,6 +13,7 @@ from jitgemm.api.functions import gemm
 from jitgemm.api.plans import Plan, plan
 from jitgemm.api.prepack import prepack_lhs, prepack_rhs
 from jitgemm.api.quantise import Requantize
+from jitgemm.api.storage import register_storage_type, unregister_storage_type
 from jitgemm.api.ufuncs import matmul, matvec, vecdot, vecmat
 from jitgemm.errors import IsaError, JitGemmWarning
 from jitgemm.runtime.memory import Workspace
@@ -39,9 +40,11 @@ __all__ = [
     "plan",
     "prepack_lhs",
     "prepack_rhs",
+    "register_storage_type",
     "set_num_threads",
     "show_config",
     "threads",
+    "unregister_storage_type",
     "vecdot",
     "vecmat",
 ]

@@ -101,8 +101,8 @@ PUBLIC = [
     "IsaError", "JitGemmWarning", "PackedLhs", "PackedRhs", "Plan", "Requantize",
     "Workspace", "clip", "gemm",
     "gemm_batched", "get_num_threads", "leaky_relu", "math", "matmul", "matvec", "plan",
-    "prepack_lhs", "prepack_rhs",
-    "set_num_threads", "show_config", "threads", "vecdot", "vecmat",
+    "prepack_lhs", "prepack_rhs", "register_storage_type",
+    "set_num_threads", "show_config", "threads", "unregister_storage_type", "vecdot", "vecmat",
 ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgemm.api.kinds import write_narrow, written_wide
 from jitgemm.api.reference import reference
 from jitgemm.errors import message
 from jitgemm.isa.types import ElementType
@@ -166,7 +167,7 @@ def _compute(product: _Product, *, mixed: bool) -> None:
     if mixed:
         wide = _widened(product)
         _compute(wide, mixed=False)
-        target[...] = wide.d
+        write_narrow(target, wide.d)
         return
     values = _sum(product, target)
     if product.bias is not None:
@@ -181,11 +182,11 @@ def _widened(product: _Product) -> _Product:
     result, kind = copy(product), product.sum_dtype
     result.d = np.empty(product.d.shape, kind)
     if product.scalars.alpha != 0 and product.k:
-        result.a, result.b = (_plain(x).astype(kind) for x in (product.a, product.b))
+        result.a, result.b = (written_wide(_plain(x), kind) for x in (product.a, product.b))
     for name in ("c", "bias"):
         x = getattr(product, name)
         if x is not None:
-            setattr(result, name, x.astype(kind))
+            setattr(result, name, written_wide(x, kind))
     return result
 
 

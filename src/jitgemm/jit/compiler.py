@@ -195,6 +195,7 @@ def gemm_unit(spec: GemmSpec) -> Unit:
         *(str(x) for x in (isa.vector_bits, isa.arch, isa.cpu, isa.features, isa.half)),
         *sorted(isa.requires),
         *(f"{name}={op.text}" for name, op in sorted(isa.table(spec.element).items())),
+        *(text for x in spec.types.stored for text in x.text),
     )
     return Unit(spec.symbol, isa, lambda: gemm_functions(spec), identity="\0".join(parts))
 
