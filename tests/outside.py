@@ -1,4 +1,4 @@
-"""Rows that tests add from outside, through the public functions only: a storage type."""
+"""Rows that tests add from outside, by public functions only: a storage type, an activation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 import jitgemm
+from jitgemm.lang.core import Kernel, Vec
 
 Array = np.ndarray[Any, Any]
 
@@ -82,3 +83,37 @@ def storage_type(**other: Any) -> Iterator[None]:
         yield
     finally:
         jitgemm.unregister_storage_type(F8)
+
+
+# -- an activation ---------------------------------------------------------------------------------
+
+
+def emit_bent(k: Kernel, v: Vec, slope: Vec, most: Vec) -> Vec:
+    """In the kernel language: ``slope * v`` below zero, and at most ``most``."""
+    zero = k.literal(0.0, v.element, v.lanes)
+    bent = k.op("select_lt", v, zero, k.op("mul", slope, v), v)
+    return k.op("select_lt", most, bent, most, bent)
+
+
+def bent(v: Array, slope: Any, most: Any) -> Array:
+    """In NumPy."""
+    below = np.where(v < 0, slope * v, v)
+    return np.where(most < below, most, below)
+
+
+BENT: dict[str, Any] = {
+    "emit": emit_bent,
+    "meaning": bent,
+    "parameters": ("slope", jitgemm.Parameter("most", np.inf)),
+    "doc": "``min(v, most)``, bent at zero",
+}
+
+
+@contextmanager
+def activation(name: str = "bent", **other: Any) -> Iterator[Any]:
+    """Products know an activation; gives the function that makes it."""
+    make = jitgemm.register_activation(name, **{**BENT, **other})
+    try:
+        yield make
+    finally:
+        jitgemm.unregister_activation(name)

@@ -248,3 +248,24 @@ def test_a_storage_type_from_outside(rng: np.random.Generator) -> None:
                 for y in (np.asfortranarray(b), jitgemm.prepack_rhs(b)):
                     got = jitgemm.gemm(a, y, bias=mine, out_dtype=out_dtype)
                     same_bits(got, want.astype(out_dtype))
+
+
+def test_an_activation_from_outside(dtype: Any, rng: np.random.Generator) -> None:
+    with outside.activation() as make, outside.activation("short", cheap=True) as short:
+        for m, n, k in (*SIZES, (7, 17, 2), (2, 3, 0)):
+            a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
+            want = outside.bent(exact_gemm(a, b), dtype(0.5), dtype(6)).astype(dtype)
+            for mine in (make(0.5, 6), short(0.5, 6)):
+                same_bits(jitgemm.gemm(a, b, activation=mine), want)
+
+
+@pytest.mark.parametrize("kind", ["i1", "i4", "i8"])
+def test_activations_of_integers(kind: str, rng: np.random.Generator) -> None:
+    for m, n, k in (*SIZES, (7, 17, 2), (2, 3, 0)):
+        a, b = anything(rng, (m, k), kind), anything(rng, (k, n), kind)
+        for mine in ("relu", jitgemm.clip(-9, 20)):
+            same_bits(jitgemm.gemm(a, b, activation=mine), exact_gemm(a, b, activation=mine))
+            if kind == "i1":
+                rule = jitgemm.Requantize(0.01, 3)
+                want = exact_gemm(a, b, activation=mine, requantize=rule)
+                same_bits(jitgemm.gemm(a, b, activation=mine, requantize=rule), want)

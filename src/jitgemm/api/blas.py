@@ -214,6 +214,7 @@ def _integers(product: _Product) -> Array:
     if product.bias is not None:
         values += plain(product.bias)
     sums = values.view(np.dtype(f"i{bits // 8}"))
+    _activate(sums, product)
     if scalars.scales is None:
         return np.asarray(sums, product.d.dtype)
     zero, low, high = scalars.rounding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,9 @@ from jitgemm.api.operands import Array, check_type, factor, flag, stack_shape
 from jitgemm.api.quantise import BOUNDS, NARROW, Requantize, zero_points
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
+from jitgemm.isa.types import I32, I64, ElementType
 from jitgemm.kernels.expression import Program
+from jitgemm.kernels.operations import OPERATIONS
 from jitgemm.kernels.spec import Scale
 from jitgemm.planner.callspec import CallOptions
 from jitgemm.runtime.data import Scalars
@@ -72,7 +75,7 @@ def request_of(options: Options, a: Array | Packed, b: Array | Packed) -> Reques
     alpha = factor("alpha", options.alpha, parts, integral=element.integral)
     beta = factor("beta", options.beta, parts, integral=element.integral)
     conj_a, conj_b = flag("conj_a", options.conj_a), flag("conj_b", options.conj_b)
-    program, constants = _program(options, number)
+    program, constants = _program(options, number, narrowed=requantize is not None)
     if options.workspace is not None and not isinstance(options.workspace, Workspace):
         raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))
     strict = _choice("reproducible", options.reproducible, ("default", "strict")) == 1
@@ -149,15 +152,45 @@ def _result(
     return dtype, number
 
 
-def _program(options: Options, number: Number) -> tuple[Program | None, tuple[float, ...]]:
-    """Activation and traced function as one program, and its constants."""
+def _program(
+    options: Options, number: Number, *, narrowed: bool
+) -> tuple[Program | None, tuple[float, ...]]:
+    """Activation and traced function as one program, and its constants.
+
+    Args:
+        options: of the call.
+        number: of the result.
+        narrowed: whether that is a requantised sum.
+    """
     program, constants = resolve_activation(options.activation)
     if options.epilogue is not None:
         traced, more = trace(options.epilogue)
         program = traced if program is None else program.then(traced)
         constants += more
-    if program is not None and (number[1] == 2 or number[0].integral):
+    if program is not None and number[1] == 2:
         name = "epilogue" if options.activation is None else "activation"
-        kind = "complex" if number[1] == 2 else "integers"
-        raise TypeError(message(name, f"None, because elements are {kind}", "one for reals"))
+        raise TypeError(message(name, "None, because elements are complex", "one for reals"))
+    if program is not None and number[0].integral:
+        if options.epilogue is not None:
+            raise TypeError(message("epilogue", "None, because elements are integers", "one"))
+        constants = _whole(program, constants, I32 if narrowed else number[0])
     return program, constants[: 0 if program is None else program.constants]
+
+
+def _whole(program: Program, constants: tuple[float, ...], sums: ElementType) -> tuple[int, ...]:
+    """The constants of an activation of integers; what lies beyond the sums is their end."""
+    if not all(row.integers for row in program.rows):
+        names = ", ".join(x.name for x in list(OPERATIONS.values()) if x.activation and x.integers)
+        expected = f"None or one of {names}, because elements are integers"
+        raise TypeError(message("activation", expected, program.name))
+    if sums not in (I32, I64):
+        # Other results are the last bits of sums: what those are modulo 2**bits says nothing of
+        # what is less than what.
+        expected = "None, because elements are neither int32 nor int64"
+        raise TypeError(message("activation", expected, program.name))
+    most = (1 << (sums.bits - 1)) - 1
+    for x in constants:
+        if math.isfinite(x) and x != int(x):
+            expected = f"whole numbers for {program.name}, because elements are integers"
+            raise TypeError(message("activation", expected, x))
+    return tuple(int(min(max(x, -most - 1), most)) for x in constants)

@@ -184,12 +184,16 @@ def when_full(forget: Callable[[], bool]) -> None:
 
 def gemm_unit(spec: GemmSpec) -> Unit:
     """The unit of a GEMM spec."""
+    program = spec.epilogue.program
+    if program is not None and not program.builtin:
+        # What a function from outside writes is known only once it is written.
+        return Unit(spec.symbol, spec.isa, lambda: gemm_functions(spec))
     # The symbol names what differs among built-in specs; the rest may differ in registered ones.
     isa = spec.isa
     parts = (
         spec.symbol,
         str(spec.tile),
-        str(spec.epilogue.program),
+        str(program),
         str(spec.element),
         str(spec.element.depth_block),
         *(str(x) for x in (isa.vector_bits, isa.arch, isa.cpu, isa.features, isa.half)),
