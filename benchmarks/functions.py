@@ -19,7 +19,7 @@ from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
-from jitgemm.kernels.expression import OPERATIONS
+from jitgemm.kernels.operations import OPERATIONS
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 
 NAMES = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "erf", "exp", "log", "hardswish")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import mmap
 import os
 import subprocess
@@ -188,8 +189,12 @@ def _exact_integers(
     a_zero_point: Any = None,
     b_zero_point: Any = None,
     requantize: Any = None,
+    activation: Any = None,
 ) -> Array:
-    """Modulo ``2**64``, and so modulo every shorter length; requantised from the last 32 bits."""
+    """Modulo ``2**64``, and so modulo every shorter length; requantised from the last 32 bits.
+
+    An activation is one of sums as long as that, in Python's integers.
+    """
 
     def wide(x: Any) -> Array:
         return np.asarray(x).astype(np.uint64)
@@ -208,9 +213,14 @@ def _exact_integers(
         bias = requantize.bias
     if bias is not None:
         total = total + wide(bias)
+    sums = total.astype(sum_type(dtype) if requantize is None else np.int32)
+    if activation is not None:
+        low, high = (0, math.inf) if activation == "relu" else activation.values
+        exact_sums = [max(low, min(high, x)) for x in sums.ravel().tolist()]
+        sums = np.array(exact_sums, sums.dtype).reshape(sums.shape)
     if requantize is None:
-        return total.astype(sum_type(dtype)).astype(dtype)
-    scaled = total.astype(np.int32).astype(np.float64) * np.asarray(requantize.scale)
+        return sums.astype(dtype)
+    scaled = sums.astype(np.float64) * np.asarray(requantize.scale)
     info = np.iinfo(dtype)
     return np.clip(np.rint(scaled) + requantize.zero_point, info.min, info.max).astype(dtype)
 
@@ -237,12 +247,11 @@ def exact_gemm(
     a, b = native(a), native(b)
     dtype = np.dtype(out_dtype) if out_dtype is not None else product_type(a.dtype, b.dtype)
     if dtype.kind in "iub":
-        assert activation is None
         assert epilogue is None
         if integral.get("requantize") is not None:
             dtype = integral["requantize"].type
-        options = {"alpha": alpha, "beta": beta, "c": c, "bias": bias, **integral}
-        return _exact_integers(a, b, dtype, **options)
+        options = {"alpha": alpha, "beta": beta, "c": c, "bias": bias, "activation": activation}
+        return _exact_integers(a, b, dtype, **options, **integral)
     assert not integral
     wide = np.complex128 if is_complex(dtype) else np.float64
     left, right = (

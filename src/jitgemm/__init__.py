@@ -6,28 +6,40 @@
 """
 
 from jitgemm.api import math
-from jitgemm.api.activations import clip, leaky_relu
+from jitgemm.api.activations import (
+    Activation,
+    activation,
+    clip,
+    leaky_relu,
+    register_activation,
+    unregister_activation,
+)
 from jitgemm.api.batched import gemm_batched
 from jitgemm.api.config import get_num_threads, set_num_threads, show_config, threads
 from jitgemm.api.functions import gemm
 from jitgemm.api.plans import Plan, plan
 from jitgemm.api.prepack import prepack_lhs, prepack_rhs
 from jitgemm.api.quantise import Requantize
+from jitgemm.api.storage import register_storage_type, unregister_storage_type
 from jitgemm.api.ufuncs import matmul, matvec, vecdot, vecmat
 from jitgemm.errors import IsaError, JitGemmWarning
+from jitgemm.kernels.operations import Parameter
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import PackedLhs, PackedRhs
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Activation",
     "IsaError",
     "JitGemmWarning",
     "PackedLhs",
     "PackedRhs",
+    "Parameter",
     "Plan",
     "Requantize",
     "Workspace",
+    "activation",
     "clip",
     "gemm",
     "gemm_batched",
@@ -39,9 +51,13 @@ __all__ = [
     "plan",
     "prepack_lhs",
     "prepack_rhs",
+    "register_activation",
+    "register_storage_type",
     "set_num_threads",
     "show_config",
     "threads",
+    "unregister_activation",
+    "unregister_storage_type",
     "vecdot",
     "vecmat",
 ]

@@ -98,11 +98,12 @@ def test_nothing_generated_is_checked_in() -> None:
 # -- public surface -------------------------------------------------------------------------------
 
 PUBLIC = [
-    "IsaError", "JitGemmWarning", "PackedLhs", "PackedRhs", "Plan", "Requantize",
-    "Workspace", "clip", "gemm",
+    "Activation", "IsaError", "JitGemmWarning", "PackedLhs", "PackedRhs", "Parameter", "Plan",
+    "Requantize", "Workspace", "activation", "clip", "gemm",
     "gemm_batched", "get_num_threads", "leaky_relu", "math", "matmul", "matvec", "plan",
-    "prepack_lhs", "prepack_rhs",
-    "set_num_threads", "show_config", "threads", "vecdot", "vecmat",
+    "prepack_lhs", "prepack_rhs", "register_activation",
+    "register_storage_type", "set_num_threads", "show_config", "threads",
+    "unregister_activation", "unregister_storage_type", "vecdot", "vecmat",
 ]  # fmt: skip
 
 

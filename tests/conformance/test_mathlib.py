@@ -22,7 +22,8 @@ from jitgemm.isa.tables import INTERPRETER, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
-from jitgemm.kernels.expression import ACTIVATIONS, OPERATIONS, Program, emit
+from jitgemm.kernels.expression import ACTIVATIONS, Program, emit
+from jitgemm.kernels.operations import OPERATIONS
 from jitgemm.lang.core import Function, Kernel, Ptr, Vec, parameters
 from jitgemm.lang.interp import Memory, dtype_of, run
 from rows import distinct_sets

@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 import jitgemm
-from jitgemm.api.activations import LeakyRelu
+from jitgemm.api.activations import Activation
 from jitgemm.kernels import job
+from jitgemm.kernels.operations import OPERATIONS
 from jitgemm.runtime import batches, data, executables, keeping
 from oracle import exact_gemm, forget_plans, integers, run_python, same_bits
 
@@ -495,7 +496,7 @@ class _Real(float):
     """A number that can be watched."""
 
 
-class _Leaky(LeakyRelu):
+class _Leaky(Activation):
     """An activation that can be watched."""
 
 
@@ -508,7 +509,8 @@ def _watched(rng: np.random.Generator, dtype: str) -> tuple[list[Any], dict[str,
     objects = [note, *given.values()]
     if dtype == "f4":
         noted = np.dtype("f4", metadata={"note": note})
-        given |= {"epilogue": lambda v, row, col: v * closure, "activation": _Leaky(0.5)}
+        leaky = _Leaky(OPERATIONS["leaky_relu"], (0.5,))
+        given |= {"epilogue": lambda v, row, col: v * closure, "activation": leaky}
         given |= {"a": np.ndarray(a.shape, noted, a.tobytes()), "out_dtype": noted}
         return [closure, given["a"], given["epilogue"], given["activation"], *objects], given
     if dtype == "i1":

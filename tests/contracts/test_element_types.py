@@ -788,11 +788,25 @@ TYPED: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] =
     "alpha a fraction": (TypeError, "alpha", ("an integer", "0.5"), {"alpha": 0.5}),
     "beta a fraction": (
         TypeError, "beta", ("an integer", "0.5"), {"beta": 0.5, "c": np.ones((3, 5), np.int32)}),
-    "activation of integers": (TypeError, "activation", ("integers",), {"activation": "relu"}),
+    "activation of integers": (
+        TypeError, "activation", ("relu, clip", "integers", "gelu"), {"activation": "gelu"}),
     "activation beside requantize": (
-        TypeError, "activation", ("integers",), {"activation": "relu", "requantize": RULE}),
+        TypeError, "activation", ("integers", "leaky_relu"),
+        {"activation": jitgemm.leaky_relu(2), "requantize": RULE}),
+    "activation of narrower sums": (
+        TypeError, "activation", ("int32 nor int64", "relu"),
+        {"a": A8.astype(np.int16), "b": B8.astype(np.int16), "activation": "relu"}),
+    "activation of unsigned sums": (
+        TypeError, "activation", ("int32 nor int64", "clip"),
+        {"a": A8.astype(np.uint32), "b": B8.astype(np.uint32), "activation": jitgemm.clip(0, 9)}),
+    "activation of fractions": (
+        TypeError, "activation", ("whole numbers for clip", "0.5"),
+        {"activation": jitgemm.clip(0.5, 9)}),
     "epilogue of integers": (
         TypeError, "epilogue", ("integers",), {"epilogue": lambda v, row, col: v}),
+    "epilogue after an activation of integers": (
+        TypeError, "epilogue", ("integers",),
+        {"activation": "relu", "epilogue": lambda v, row, col: v}),
     "b complex": (
         TypeError, "b", ("int8 elements like a", "complex64"), {"alpha": 2, "b": B8.astype("c8")}),
     "a complex": (

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import jitgemm
+import outside
 from jitgemm.runtime.engine import engine
 from oracle import (
     TINY,
@@ -230,3 +231,41 @@ def test_zero_points_and_scales_of_each_product(rng: np.random.Generator) -> Non
         own = jitgemm.Requantize(scales[i, 0], 3)
         zeros = {"a_zero_point": points[0][i, 0, :, 0], "b_zero_point": points[1][j]}
         same_bits(got[i, j], exact_gemm(a[i, 0], b[j], requantize=own, **zeros))
+
+
+def test_a_storage_type_from_outside(rng: np.random.Generator) -> None:
+    with outside.storage_type():
+        for m, n, k in (*SIZES, (7, 17, 2), (2, 3, 0)):
+            a, b = integers(rng, (m, k), outside.F8), integers(rng, (k, n), outside.F8)
+            bias = integers(rng, (n,), outside.F8)
+            wide = [x.astype(np.float32) for x in (a, b, bias)]
+            want = exact_gemm(*wide[:2], bias=wide[2])
+            for out_dtype in (outside.F8, np.float32):
+                mine = bias.astype(out_dtype)
+                for x in (a, np.asfortranarray(a), jitgemm.prepack_lhs(a)):
+                    got = jitgemm.gemm(x, b, bias=mine, out_dtype=out_dtype)
+                    same_bits(got, want.astype(out_dtype))
+                for y in (np.asfortranarray(b), jitgemm.prepack_rhs(b)):
+                    got = jitgemm.gemm(a, y, bias=mine, out_dtype=out_dtype)
+                    same_bits(got, want.astype(out_dtype))
+
+
+def test_an_activation_from_outside(dtype: Any, rng: np.random.Generator) -> None:
+    with outside.activation() as make, outside.activation("short", cheap=True) as short:
+        for m, n, k in (*SIZES, (7, 17, 2), (2, 3, 0)):
+            a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
+            want = outside.bent(exact_gemm(a, b), dtype(0.5), dtype(6)).astype(dtype)
+            for mine in (make(0.5, 6), short(0.5, 6)):
+                same_bits(jitgemm.gemm(a, b, activation=mine), want)
+
+
+@pytest.mark.parametrize("kind", ["i1", "i4", "i8"])
+def test_activations_of_integers(kind: str, rng: np.random.Generator) -> None:
+    for m, n, k in (*SIZES, (7, 17, 2), (2, 3, 0)):
+        a, b = anything(rng, (m, k), kind), anything(rng, (k, n), kind)
+        for mine in ("relu", jitgemm.clip(-9, 20)):
+            same_bits(jitgemm.gemm(a, b, activation=mine), exact_gemm(a, b, activation=mine))
+            if kind == "i1":
+                rule = jitgemm.Requantize(0.01, 3)
+                want = exact_gemm(a, b, activation=mine, requantize=rule)
+                same_bits(jitgemm.gemm(a, b, activation=mine, requantize=rule), want)

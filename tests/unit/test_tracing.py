@@ -15,7 +15,8 @@ from jitgemm.api.activations import resolve_activation
 from jitgemm.api.reference import reference
 from jitgemm.api.tracing import trace
 from jitgemm.errors import LanguageError
-from jitgemm.kernels.expression import ACTIVATIONS, OPERATIONS, Program
+from jitgemm.kernels.expression import ACTIVATIONS, Program
+from jitgemm.kernels.operations import OPERATIONS
 
 Function = Callable[[Any, Any, Any], Any]
 

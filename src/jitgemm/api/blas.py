@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgemm.api.kinds import write_narrow, written_wide
 from jitgemm.api.reference import reference
 from jitgemm.errors import message
 from jitgemm.isa.types import ElementType
@@ -181,7 +182,7 @@ def _compute(product: _Product, *, upconvert: bool) -> None:
     if upconvert:
         wide = _widened(product)
         _compute(wide, upconvert=False)
-        target[...] = wide.d
+        write_narrow(target, wide.d)
         return
     values = _sum(product, target)
     _finish(values, product)
@@ -196,8 +197,7 @@ def _scaled(product: _Product) -> Array:
     bare.scalars = replace(product.scalars, alpha=float(product.scalars.alpha != 0), beta=0.0)
     bare.c = bare.bias = bare.program = bare.scaling = None
     if product.sums.integral:
-        bare.scalars = replace(bare.scalars, scales=None)
-        values = _integers(bare).astype(kind)
+        values = _integer_sums(bare).astype(kind)
     else:
         bare.d = np.empty(product.d.shape, kind)
         _compute(bare, upconvert=True)
@@ -216,16 +216,26 @@ def _widened(product: _Product) -> _Product:
     result, kind = copy(product), product.sum_dtype
     result.d = np.empty(product.d.shape, kind)
     if product.scalars.alpha != 0 and product.k:
-        result.a, result.b = (_plain(x).astype(kind) for x in (product.a, product.b))
+        result.a, result.b = (written_wide(_plain(x), kind) for x in (product.a, product.b))
     for name in ("c", "bias"):
         x = getattr(product, name)
         if x is not None:
-            setattr(result, name, x.astype(kind))
+            setattr(result, name, written_wide(x, kind))
     return result
 
 
 def _integers(product: _Product) -> Array:
-    """A product of integers, modulo ``2**bits`` of its sums' type."""
+    """A product of integers, as numbers of the result's type."""
+    sums = _integer_sums(product)
+    if product.program is not None:
+        sums[...] = _mapped(product.program, sums, product)
+    if product.scalars.scales is None:
+        return np.asarray(sums, product.d.dtype)
+    return _requantised(product, sums)
+
+
+def _integer_sums(product: _Product) -> Array:
+    """``alpha * a @ b + beta * c + bias`` of integers, modulo ``2**bits`` of the sums' type."""
     scalars, bits = product.scalars, product.sums.bits
     kind = np.dtype(f"u{bits // 8}").type
 
@@ -247,11 +257,13 @@ def _integers(product: _Product) -> Array:
         values += plain(product.c) * factor(scalars.beta)
     if product.bias is not None:
         values += plain(product.bias)
-    sums: Array = values.view(np.dtype(f"i{bits // 8}"))
-    if product.d.dtype.kind not in "iub":
-        return sums
-    if scalars.scales is None:
-        return np.asarray(sums, product.d.dtype)
+    return values.view(np.dtype(f"i{bits // 8}"))
+
+
+def _requantised(product: _Product, sums: Array) -> Array:
+    """Sums of integers as the narrow numbers of a result."""
+    scalars = product.scalars
+    assert scalars.scales is not None
     zero, low, high = scalars.rounding
     by_row = product.scale is Scale.ROW
     scaled = sums * (scalars.scales[:, np.newaxis] if by_row else scalars.scales)

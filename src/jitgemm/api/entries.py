@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgemm.api.activations import Clip, LeakyRelu
+from jitgemm.api.activations import Activation
 from jitgemm.api.call import Call
 from jitgemm.api.keywords import Options
 from jitgemm.api.kinds import NUMPY
@@ -180,7 +180,7 @@ def _lasts(x: object) -> bool:
         return x is np.dtype(x.type)
     if kind is Requantize and isinstance(x, Requantize):
         return x.seen_before()
-    return kind in (Clip, LeakyRelu)
+    return kind is Activation
 
 
 def _is_told(x: object) -> bool:

@@ -97,7 +97,9 @@ def gemm(a: object, b: object, **keywords: Unpack[GemmKeywords]) -> Array:
             stacks anything that broadcasts to ``(..., m, n)``.  Types as for ``c``; a number of
             Python, or a list of them, takes the type of the sums.
         activation: ``None``, ``"relu"``, ``"sigmoid"``, ``"tanh"``, ``"gelu"``, ``"gelu_tanh"``,
-            ``"silu"``, ``"hardswish"``, :func:`leaky_relu` or :func:`clip`.
+            ``"silu"``, ``"hardswish"``, :func:`leaky_relu`, :func:`clip`, or one that
+            :func:`register_activation` has made known.  Of integers: ``"relu"`` and :func:`clip`
+            of int32 and int64 results, and of sums that are requantised.
         epilogue: a function ``f(v, row, col)`` of an element and its indices, written with
             operators and :mod:`jitgemm.math`; applied after the activation.
         post_ops: what is done after that, in order: a list of activations and of pairs ``(name,

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jitgemm.api.kinds import NUMPY, number_of, result_type
+from jitgemm.api.kinds import NUMPY, number_of, result_type, without_loop
 from jitgemm.api.operands import Array, describe, overlaps_itself, stack_shape
 from jitgemm.errors import message
-from jitgemm.isa.types import BF16
 
 __all__ = [
     "NAMES", "PLACES", "Gufunc", "Loop", "Places", "cast", "check_target", "covers", "has_say",
@@ -214,9 +213,9 @@ class Gufunc:
         # Without a ufunc of that name its rules are those of ``matmul``.
         cores = (2, 2, 2) if ufunc is np.matmul else self.cores
         rules = {x: keywords[x] for x in _RULES if x in keywords}
-        # NumPy has no loop for bfloat16.
-        narrow = _is_bfloat16(left) or _is_bfloat16(right)
-        types = [np.dtype(np.float32) if _is_bfloat16(x) else x.dtype for x in (left, right)]
+        lacking = [without_loop(x.dtype) for x in (left, right)]
+        narrow, pairs = any(lacking), zip((left, right), lacking, strict=True)
+        types = [np.dtype(np.float32) if lacks else x.dtype for x, lacks in pairs]
         # Of a stack: the result is never a scalar, which may have no dtype.
         stand_ins = [np.zeros((1,) * (n + 1), x) for n, x in zip(cores, types, strict=False)]
         dtype: np.dtype = ufunc(*stand_ins, **rules).dtype
@@ -248,11 +247,6 @@ class Gufunc:
         elif rows and self.cores[1] == 2:
             cols = (slice(None),)
         return left, right, (..., *rows, *cols) if rows or cols else ()
-
-
-def _is_bfloat16(x: Array) -> bool:
-    number = number_of(x.dtype)
-    return number is not None and number[0] is BF16
 
 
 def check_target(target: Array, shape: tuple[int, ...], core: int) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from jitgemm.errors import message
+from jitgemm.isa.conversions import conversion, dtype_of
+from jitgemm.isa.formats import Format
 from jitgemm.isa.types import (
-    BF16,
     BOOL,
-    F16,
+    BY_NAME,
     F32,
     F64,
     I8,
@@ -25,15 +26,9 @@ from jitgemm.isa.types import (
 )  # fmt: skip
 
 __all__ = [
-    "NUMPY",
-    "TYPES",
-    "Number",
-    "as_type",
-    "dequantised_type",
-    "lasting",
-    "number_of",
-    "result_type",
-]
+    "NUMPY", "Number", "as_type", "dequantised_type", "forget_stored", "lasting", "number_of",
+    "result_type", "types_text", "without_loop", "write_narrow", "written_wide",
+]  # fmt: skip
 
 Number = tuple[ElementType, int]
 """An element type as the planner knows it: the type of its reals, and how many there are."""
@@ -41,48 +36,100 @@ Number = tuple[ElementType, int]
 NUMPY = object()
 """Wanted result type of ``matmul``: what NumPy says, integers modulo ``2**bits``."""
 
-TYPES = "elements of a boolean, integer, float (16 bits too, bfloat16 as well) or complex type"
-
 _NUMBERS: dict[np.dtype, Number] = {
     np.dtype(np.float32): (F32, 1),
     np.dtype(np.float64): (F64, 1),
     np.dtype(np.complex64): (F32, 2),
     np.dtype(np.complex128): (F64, 2),
-    np.dtype(np.float16): (F16, 1),
     np.dtype(np.bool_): (BOOL, 1),
     np.dtype(np.int8): (I8, 1), np.dtype(np.uint8): (U8, 1),
     np.dtype(np.int16): (I16, 1), np.dtype(np.uint16): (U16, 1),
     np.dtype(np.int32): (I32, 1), np.dtype(np.uint32): (U32, 1),
     np.dtype(np.int64): (I64, 1), np.dtype(np.uint64): (U64, 1),
 }  # fmt: skip
-_BFLOAT16 = "bfloat16"
+_SUMS = np.dtype(np.float32)
+"""Of products of storage types."""
 
 _results: dict[tuple[Any, ...], np.dtype] = {}
+
+
+def types_text() -> str:
+    """The types that operands may have, in words."""
+    own = [x.format.name for x in BY_NAME.values() if x.format and not x.format.builtin]
+    stored = ", ".join(["16 bits too", "bfloat16 as well", *own])
+    return f"elements of a boolean, integer, float ({stored}) or complex type"
 
 
 def number_of(dtype: np.dtype) -> Number | None:
     """The planner's name of a NumPy type in either byte order; ``None`` if not supported.
 
-    ``bfloat16`` is the type of that name which the package ``ml_dtypes`` brings.
+    A storage type is known by its name: what it comes from need not be imported to look for it.
     """
     known = _NUMBERS.get(dtype)
-    if known is None and dtype.name == _BFLOAT16 and dtype.itemsize == 2:
-        known = _NUMBERS[lasting(dtype)] = (BF16, 1)
+    if known is None:
+        for x in list(BY_NAME.values()):
+            if x.format and x.format.name == dtype.name and x.bytes == dtype.itemsize:
+                known = _NUMBERS[lasting(dtype)] = (x, 1)
     if known is None and not dtype.isnative:
         return _NUMBERS.get(dtype.newbyteorder("="))
     return known
 
 
+def forget_stored(element: ElementType) -> None:
+    """Look for a storage type anew from here on."""
+    for dtype in [x for x, number in list(_NUMBERS.items()) if number[0] is element]:
+        del _NUMBERS[dtype]
+    _results.clear()
+    conversion.cache_clear()
+
+
+def _format(dtype: np.dtype) -> Format | None:
+    """The row of a storage type; ``None`` for any other."""
+    number = number_of(dtype)
+    return None if number is None else number[0].format
+
+
+def without_loop(dtype: np.dtype) -> bool:
+    """Whether NumPy's products have no loop for a type that is supported here."""
+    return _format(dtype) is not None and np.dtype(dtype.type).isbuiltin != 1
+
+
+def _bits_of(dtype: np.dtype) -> np.dtype:
+    """Unsigned integers in the place of a storage type's numbers."""
+    bits = np.dtype(f"u{dtype.itemsize}")
+    return bits if dtype.isnative else bits.newbyteorder()
+
+
+def written_wide(x: np.ndarray, kind: np.dtype) -> np.ndarray:
+    """An array of another type than the sums' as one of theirs."""
+    number = number_of(x.dtype)
+    if number is None or number[0].format is None:
+        return x.astype(kind)
+    values = x.view(_bits_of(x.dtype)).astype(dtype_of(number[0]))
+    for op, _ in conversion(number[0], F32, half=True):
+        values = op.meaning(values)
+    return values.astype(kind)
+
+
+def write_narrow(target: np.ndarray, values: np.ndarray) -> None:
+    """Store sums in an array of another type, each rounded once."""
+    number = number_of(target.dtype)
+    if number is None or number[0].format is None:
+        target[...] = values
+        return
+    for op, _ in conversion(F32, number[0], half=True):
+        values = op.meaning(values)
+    target.view(_bits_of(target.dtype))[...] = values
+
+
 def _numpy_result(a: np.dtype, b: np.dtype) -> np.dtype:
-    halves = [x for x in (a, b) if x.name == _BFLOAT16]
-    if not halves:
-        return np.result_type(a, b)
-    if len(halves) == 2:
-        return a
-    other = b if a.name == _BFLOAT16 else a
-    if other.kind in "iub" and other.itemsize == 1:
-        return halves[0]
-    return np.result_type(other, np.float32)
+    """As NumPy's for ``float16``, whatever the storage type; integers of 8 bits promote it not."""
+    for x, other in ((a, b), (b, a)):
+        row = _format(x)
+        if row is not None and (other == x or (other.kind in "iub" and other.itemsize == 1)):
+            return row.product or x
+    wide = [_SUMS if _format(x) is not None else x for x in (a, b)]
+    return np.result_type(*wide, *([] if wide == [a, b] else [_SUMS]))
 
 
 def _own_result(a: np.dtype, b: np.dtype) -> np.dtype:
@@ -94,13 +141,17 @@ def _own_result(a: np.dtype, b: np.dtype) -> np.dtype:
 
 def _holds(wanted: np.dtype, own: np.dtype) -> bool:
     """Whether a result of another type than its own loses nothing; complex ones keep theirs."""
-    if own.kind == "c":
+    if own.kind == "c" or own == wanted or _format(wanted) is not None:
         return own == wanted
-    if _BFLOAT16 in (own.name, wanted.name):
-        return own == wanted or (
-            own.name == _BFLOAT16 and wanted.kind == "f" and wanted.itemsize > 2
-        )
+    if _format(own) is not None:
+        return wanted.kind == "f"
     return wanted.kind == own.kind and np.can_cast(own, wanted, "safe")
+
+
+def _stored_as(a: np.dtype, b: np.dtype) -> tuple[np.dtype, ...]:
+    """What products of two numbers of a storage type may be narrowed to."""
+    row = _format(a) if a == b else None
+    return () if row is None else row.results
 
 
 def result_type(a: np.dtype, b: np.dtype, wanted: object) -> np.dtype:
@@ -138,7 +189,7 @@ def dequantised_type(wanted: object) -> np.dtype:
         return np.dtype(np.float32)
     dtype = as_type(wanted)
     number = number_of(dtype)
-    if number is None or number[0] not in (F32, F16, BF16) or number[1] != 1:
+    if number is None or number[1] != 1 or not (number[0] is F32 or number[0].format):
         raise TypeError(message("out_dtype", "float32, float16 or bfloat16", dtype))
     return _native(dtype)
 
@@ -173,13 +224,15 @@ def _native(x: np.dtype) -> np.dtype:
 def _decide(a: np.dtype, b: np.dtype, wanted: Any) -> np.dtype:
     for x in (a, b):
         if number_of(x) is None:
-            raise TypeError(message("a", TYPES, x))
+            raise TypeError(message("a", types_text(), x))
     if wanted is NUMPY:
         return _numpy_result(a, b)
     own = _own_result(a, b)
     if wanted is None:
         return own
-    if number_of(wanted) is None or not _holds(wanted, own):
+    others = _stored_as(a, b)
+    if number_of(wanted) is None or not (_holds(wanted, own) or _native(wanted) in others):
         wider = "" if own.kind == "c" else " or a wider type like it"
-        raise TypeError(message("out_dtype", f"{own}{wider}", wanted))
+        stored = "".join(f", or {x}" for x in others)
+        raise TypeError(message("out_dtype", f"{own}{wider}{stored}", wanted))
     return _native(wanted)

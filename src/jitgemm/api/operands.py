@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgemm.api.kinds import TYPES, Number, number_of
+from jitgemm.api.kinds import Number, number_of, types_text
 from jitgemm.api.meaning import DEEPEST, check_plain
 from jitgemm.errors import message
-from jitgemm.runtime.dlpack import bfloat16_bits
+from jitgemm.runtime.dlpack import stored_bits
 from jitgemm.runtime.packed import Packed, PackedRhs
 
 __all__ = [
@@ -46,18 +46,15 @@ _WORK_ON_OVERLAP = 100
 _FAILURES = (TypeError, ValueError, RuntimeError, BufferError)
 
 
-def _bfloat16(x: Any) -> Array | None:
-    """A bfloat16 tensor, which NumPy cannot convert; ``None`` for anything else."""
+def _stored(x: Any) -> Array | None:
+    """A tensor of a storage type that NumPy cannot convert; ``None`` for anything else."""
     if not hasattr(x, "__dlpack__"):
         return None
     try:
-        bits = bfloat16_bits(x)
+        found = stored_bits(x)
     except _FAILURES:
         return None  # its conversion has said why
-    # Imported here: only such tensors need it.
-    import ml_dtypes
-
-    return None if bits is None else bits.view(ml_dtypes.bfloat16)
+    return None if found is None else found[0].view(found[1].find())
 
 
 def plain(name: str, x: object) -> Array:
@@ -79,9 +76,9 @@ def plain(name: str, x: object) -> Array:
         else:
             array = np.asanyarray(x)
     except _FAILURES as e:
-        halves = _bfloat16(x)
-        if halves is not None:
-            return halves
+        stored = _stored(x)
+        if stored is not None:
+            return stored
         # A list of unequal parts is a wrong value; what an object says of itself is about its type.
         error = ValueError if isinstance(x, (list, tuple)) else TypeError
         reason = (str(e) or type(e).__name__).splitlines()[0]
@@ -175,11 +172,8 @@ def operand(name: str, x: object, *types: np.dtype) -> Array:
     array = weakly(name, x, *types) if types else plain(name, x)
     if number_of(array.dtype) is None:
         alone = array.ndim == 0 and array.dtype == object
-        raise TypeError(
-            message(
-                name, TYPES, f"object ({type(array.item()).__name__})" if alone else array.dtype
-            )
-        )
+        got = f"object ({type(array.item()).__name__})" if alone else array.dtype
+        raise TypeError(message(name, types_text(), got))
     if array.ndim < 2:
         raise ValueError(
             message(name, "a matrix (2 or more dimensions)", f"{array.ndim} dimensions")

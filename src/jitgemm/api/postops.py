@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,9 +15,10 @@ from jitgemm.api.kinds import Number, number_of
 from jitgemm.api.operands import Array, shares, weakly
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
-from jitgemm.isa.types import F64
-from jitgemm.kernels.expression import BINARY, Program, binary
+from jitgemm.isa.types import F64, I32, I64, ElementType
+from jitgemm.kernels.expression import Program, binary
 from jitgemm.kernels.job import EPILOGUE_OPERANDS
+from jitgemm.kernels.operations import OPERATIONS
 from jitgemm.kernels.spec import Axes
 
 __all__ = ["Steps", "has_operands", "snapshot", "steps_of"]
@@ -57,13 +59,16 @@ class Steps:
         return len(self.operands) - 1
 
 
-def steps_of(options: Options, number: Number, full: tuple[int, ...]) -> Steps:
+def steps_of(
+    options: Options, number: Number, full: tuple[int, ...], *, narrowed: bool = False
+) -> Steps:
     """What options ask of an epilogue.
 
     Args:
         options: the arguments of a call, as given.
         number: the result's type.
         full: shape of the result, two axes at least.
+        narrowed: whether it is a requantised sum.
 
     Raises:
         TypeError, ValueError: an operand of another kind or shape, an unknown post-op, an epilogue
@@ -78,10 +83,15 @@ def steps_of(options: Options, number: Number, full: tuple[int, ...]) -> Steps:
             x = _apart(_numbers(name, given, kind), options.out)
             if x.shape == (item[0] * item[1],):
                 x = x.reshape(item)
-            steps.scale(binary("mul", steps.read(_placed(name, x, (*full[:-2], *item)))))
+            steps.scale(
+                binary(OPERATIONS["mul"], steps.read(_placed(name, x, (*full[:-2], *item))))
+            )
     activation, constants = resolve_activation(options.activation)
     if activation is not None:
-        _refuse_other_than_reals("activation", number)
+        if number[0].integral:
+            constants = _whole(activation, constants, I32 if narrowed else number[0])
+        else:
+            _refuse_other_than_reals("activation", number)
         steps.add(activation, constants)
     if options.epilogue is not None:
         traced, more = trace(options.epilogue)
@@ -93,6 +103,25 @@ def steps_of(options: Options, number: Number, full: tuple[int, ...]) -> Steps:
     used = 0 if steps.program is None else steps.program.constants
     steps.constants = steps.constants[:used]
     return steps
+
+
+def _whole(program: Program, constants: tuple[float, ...], sums: ElementType) -> tuple[int, ...]:
+    """The constants of an activation of integers; what lies beyond the sums is their end."""
+    if not all(row.integers for row in program.rows):
+        names = ", ".join(x.name for x in list(OPERATIONS.values()) if x.activation and x.integers)
+        expected = f"None or one of {names}, because elements are integers"
+        raise TypeError(message("activation", expected, program.name))
+    if sums not in (I32, I64):
+        # Other results are the last bits of sums: what those are modulo 2**bits says nothing of
+        # what is less than what.
+        expected = "None, because elements are neither int32 nor int64"
+        raise TypeError(message("activation", expected, program.name))
+    most = (1 << (sums.bits - 1)) - 1
+    for x in constants:
+        if math.isfinite(x) and x != int(x):
+            expected = f"whole numbers for {program.name}, because elements are integers"
+            raise TypeError(message("activation", expected, x))
+    return tuple(int(min(max(x, -most - 1), most)) for x in constants)
 
 
 def _listed(post_ops: object) -> Sequence[object]:
@@ -124,10 +153,12 @@ def _add_post_op(
     if len(what) != _FEW or not isinstance(what[0], str):
         raise TypeError(message(name, "a pair (name, operand)", repr(what)[:80]))
     operation = str.__str__(what[0])
-    if operation not in BINARY:
-        raise ValueError(message(name, f"one of {', '.join(BINARY)}", repr(operation)))
+    row = OPERATIONS.get(operation)
+    if row is None or not row.post_op:
+        names = ", ".join(x.name for x in list(OPERATIONS.values()) if x.post_op)
+        raise ValueError(message(name, f"one of {names}", repr(operation)))
     x = _apart(_numbers(name, what[1], kind), out)
-    steps.add(binary(operation, steps.read(_placed(name, x, full))))
+    steps.add(binary(row, steps.read(_placed(name, x, full))))
 
 
 def _numbers(name: str, x: object, kind: np.dtype) -> Array:

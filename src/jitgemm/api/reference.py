@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +9,11 @@ import numpy as np
 from jitgemm.api.kinds import number_of
 from jitgemm.api.operands import is_weak, plain, weakly
 from jitgemm.errors import message
-from jitgemm.isa.ops import FUSED_OPS
-from jitgemm.kernels.expression import OPERATIONS, Program
+from jitgemm.isa import functions
+from jitgemm.kernels.expression import Program, program_of
+from jitgemm.kernels.operations import Operation, row_of
 
-__all__ = ["erf_array", "reference", "sigmoid_array"]
+__all__ = ["erf_array", "map_array", "reference", "sigmoid_array"]
 
 _REALS = "real numbers of up to 64 bits"
 _OTHERS = "gFDG"
@@ -53,7 +52,7 @@ def erf_array(x: Any) -> Any:
         TypeError: other elements.
     """
     a = _argument(x, _REALS, "")
-    return _result(_FUNCTIONS["erf"](a.astype(np.float64)), a)
+    return _result(functions.erf(a.astype(np.float64)), a)
 
 
 def sigmoid_array(x: Any) -> Any:
@@ -64,57 +63,20 @@ def sigmoid_array(x: Any) -> Any:
     """
     a = _argument(x, "real or complex numbers", _OTHERS)
     if a.dtype.kind == "c":
-        return _result(_complex_sigmoid(a if a.dtype.char == "G" else a.astype(np.complex128)), a)
-    return _result(_sigmoid(a if a.dtype.char == "g" else a.astype(np.float64)), a)
+        wide = a if a.dtype.char == "G" else a.astype(np.complex128)
+        return _result(functions.complex_sigmoid(wide), a)
+    return _result(functions.sigmoid(a if a.dtype.char == "g" else a.astype(np.float64)), a)
 
 
-def _sigmoid(x: Any) -> Any:
-    e = np.exp(-np.abs(x))
-    return np.where(x < 0, e, 1.0) / (1.0 + e)
+def map_array(row: Operation, parameters: tuple[float, ...], x: Any) -> Any:
+    """An activation of an array of real numbers, in its type; integers become float64.
 
-
-def _complex_sigmoid(x: Any) -> Any:
-    """Without overflow on either side, as for reals."""
-    left = x.real < 0
-    with np.errstate(invalid="ignore"):  # of NaN, which gives NaN
-        e = np.exp(np.where(left, x, -x))
-        return np.where(left, e, 1.0) / (1.0 + e)
-
-
-def _erfc(x: Any) -> Any:
-    return np.vectorize(math.erfc, otypes=[np.float64])(x)
-
-
-def _gated(v: Any, sigmoidal: Any) -> Any:
-    """``v * s(v)``, and its limit where that is infinity times zero."""
-    return np.where(v == -np.inf, -0.0, v * sigmoidal)
-
-
-def _gelu_tanh(v: Any) -> Any:
-    return _gated(v, _sigmoid(2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)))
-
-
-# In double precision, whatever the type of the result.
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "exp": np.exp,
-    "log": np.log,
-    "tanh": np.tanh,
-    "erf": np.vectorize(math.erf, otypes=[np.float64]),
-    "sigmoid": _sigmoid,
-    "gelu": lambda v: _gated(v, _erfc(-v / math.sqrt(2)) / 2),
-    "gelu_tanh": _gelu_tanh,
-    "silu": lambda v: _gated(v, _sigmoid(v)),
-    "hardswish": lambda v: _gated(v, np.clip(v + 3, 0, 6) / 6),
-}
-
-
-def _leaky_relu(v: Any, slope: Any) -> Any:
-    return np.where(v < 0, slope * v, v)
-
-
-def _clip(v: Any, low: Any, high: Any) -> Any:
-    above = np.where(v < low, low, v)
-    return np.where(high < above, high, above)
+    Raises:
+        TypeError: other elements.
+    """
+    a = _argument(x, _REALS, "")
+    wide = a.astype(np.float32) if a.dtype.itemsize < np.float32().itemsize else a
+    return _result(reference(program_of(row), parameters, wide, 0, 0), a)
 
 
 def reference(
@@ -140,19 +102,14 @@ def reference(
                 values.append(np.asarray(constants[indices[0]], kind))
             elif what == "operand":
                 values.append(np.asarray(operands[indices[0]], kind))
-            elif what not in OPERATIONS:
-                values.append(inputs[what])
+            elif (row := row_of(what)) is None:
+                values.append(inputs[str(what)])
             else:
-                values.append(_step(what, [values[i] for i in indices]))
+                values.append(_step(row, [values[i] for i in indices]))
     return np.array(np.broadcast_to(values[-1], array.shape))
 
 
-def _step(what: str, operands: list[Any]) -> Any:
+def _step(row: Operation, operands: list[Any]) -> Any:
     kind = operands[0].dtype
-    if what in _FUNCTIONS:
-        out = _FUNCTIONS[what](*(x.astype(np.float64) for x in operands))
-    elif what in ("leaky_relu", "clip"):
-        out = (_leaky_relu if what == "leaky_relu" else _clip)(*operands)
-    else:
-        out = FUSED_OPS[what].meaning(*operands)
-    return np.asarray(out, kind)
+    given = (x.astype(np.float64) for x in operands) if row.double else operands
+    return np.asarray(row.meaning(*given), kind)

@@ -77,7 +77,7 @@ def request_of(options: Options, a: Array | Packed, b: Array | Packed) -> Reques
     strict = _choice("reproducible", options.reproducible, ("default", "strict")) == 1
     blas = _choice("backend", options.backend, ("jit", "blas")) == 1
     batch = _batch(options, a, b)
-    steps = steps_of(options, number, (*batch, m, n))
+    steps = steps_of(options, number, (*batch, m, n), narrowed=requantize is not None)
     zero_a = zero_points("a_zero_point", options.a_zero_point, x, (m, 1), batch)
     zero_b = zero_points("b_zero_point", options.b_zero_point, y, (1, n), batch)
     for name, points, other in (("a", zero_a, y), ("b", zero_b, x)):

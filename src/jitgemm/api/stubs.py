@@ -24,7 +24,7 @@ from jitgemm.runtime.calls import record_array
 from jitgemm.runtime.engine import FASTCALL, MethodDef, builtin, engine, knob, started, usable
 from jitgemm.runtime.signature_code import ARGUMENTS
 
-__all__ = ["CallStub", "forget", "public", "with_keywords"]
+__all__ = ["CallStub", "forget", "forget_entries", "public", "with_keywords"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = "jitgemm"
@@ -89,9 +89,14 @@ def _forward() -> int:
 
 def forget() -> None:
     """Forget all calls: from here on they are planned anew, and by another engine if there is."""
-    e = started()
     for stub in _stubs:
         stub.forget()
+    forget_entries()
+
+
+def forget_entries() -> None:
+    """Forget all calls."""
+    e = started()
     if e is not None and e.calls is not None:
         e.calls.clear()
 

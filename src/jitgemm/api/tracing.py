@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from jitgemm.errors import message
-from jitgemm.kernels.expression import INPUTS, OPERATIONS, Program, Step
+from jitgemm.kernels.expression import Program, Step
+from jitgemm.kernels.operations import INPUTS, Operation, row_of
 
 __all__ = ["Condition", "Value", "apply", "trace", "where_traced"]
 
@@ -37,7 +38,7 @@ class _Trace:
         self.constants: dict[bytes, int] = {}
         self.numbers: list[float] = []
 
-    def step(self, what: str, operands: tuple[int, ...] = ()) -> Value:
+    def step(self, what: str | Operation, operands: tuple[int, ...] = ()) -> Value:
         index = self.steps.setdefault((what, operands), len(self.steps))
         return Value(self, index)
 
@@ -63,7 +64,7 @@ class _Trace:
         steps, needed = list(self.steps), {result._index}  # noqa: SLF001
         for index in range(len(steps) - 1, -1, -1):
             what, operands = steps[index]
-            if index in needed and what in OPERATIONS:
+            if index in needed and row_of(what) is not None:
                 needed.update(operands)
         place: dict[int, int] = {}
         table: dict[int, int] = {}
@@ -125,11 +126,11 @@ def _trace_of(operands: tuple[Any, ...]) -> _Trace:
     _refuse("a condition used as a number")
 
 
-def apply(name: str, *operands: Any) -> Value:
+def apply(what: str | Operation, *operands: Any) -> Value:
     """A step on operands of which one is traced."""
     trace = _trace_of(operands)
     values = [trace.value(x) for x in operands]
-    return trace.step(name, tuple(x._index for x in values))  # noqa: SLF001
+    return trace.step(what, tuple(x._index for x in values))  # noqa: SLF001
 
 
 def _compare(name: str, a: Any, b: Any) -> Condition:

@@ -29,7 +29,7 @@ from jitgemm.api.gufuncs import (
     new_result,
 )  # fmt: skip
 from jitgemm.api.keywords import Options
-from jitgemm.api.kinds import NUMPY, TYPES, number_of, result_type
+from jitgemm.api.kinds import NUMPY, number_of, result_type, types_text
 from jitgemm.api.operands import Array, check_output, misplaced, plain_or_packed
 from jitgemm.api.smallentry import SmallTable
 from jitgemm.api.stubs import public
@@ -177,7 +177,7 @@ class _Function(Gufunc):
             if isinstance(x, Packed) and (core == 1 or not isinstance(x, kind)):
                 raise TypeError(misplaced(name, x, side=core == 2))
             if not isinstance(x, Packed) and number_of(x.dtype) is None:
-                raise TypeError(message(name, TYPES, x.dtype))
+                raise TypeError(message(name, types_text(), x.dtype))
         self.check_dimensions(left, right)
         shape = self.check_shapes(left, right)
         if out is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jitgemm.isa.formats import BF16_FORMAT, F16_FORMAT, Format
+
 __all__ = [
     "BF16", "BOOL", "BY_NAME", "F16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32",
-    "U64", "ElementType",
+    "U64", "ElementType", "register", "storage", "unregister",
 ]  # fmt: skip
 
 
@@ -30,8 +32,8 @@ class ElementType:
     """Arithmetic is that of integers modulo ``2**bits``."""
     signed: bool = True
     """Widening repeats the sign bit, or treats it as a sign."""
-    format: str = ""
-    """A floating-point format that is stored and converted only, as bits: no arithmetic."""
+    format: Format | None = None
+    """Of a number that is stored and converted only, as bits: no arithmetic."""
 
     @property
     def bits(self) -> int:
@@ -41,7 +43,7 @@ class ElementType:
     @property
     def moved(self) -> ElementType:
         """A type as wide that has operations on bytes: itself, but for a format of bits."""
-        return I16 if self.format else self
+        return self if self.format is None else _SIGNED[self.bits]
 
     def __str__(self) -> str:
         return self.name
@@ -65,8 +67,31 @@ I8, I16, I32, I64 = (_integer(bits, signed=True) for bits in (8, 16, 32, 64))
 U8, U16, U32, U64 = (_integer(bits, signed=False) for bits in (8, 16, 32, 64))
 # A byte that is 0 or 1.  Sums are those of numbers; a result is whether one differs from 0.
 BOOL = ElementType("bool", 1, "i8", "i8", 4096, integral=True, signed=False)
-# Sums are f32 and in blocks of that type.
-BF16 = ElementType("bf16", 2, "i16", "i16", depth_block=512, format="bf16")
-F16 = ElementType("f16", 2, "i16", "i16", depth_block=512, format="f16")
+_SIGNED = {x.bits: x for x in (I8, I16, I32, I64)}
+
+
+def storage(name: str, bits: int, row: Format) -> ElementType:
+    """A type that is stored and converted only; sums are ``f32``, and in blocks of that type."""
+    llvm = _SIGNED[bits].llvm
+    return ElementType(name, bits // 8, llvm, llvm, F32.depth_block, format=row)
+
+
+BF16 = storage("bf16", 16, BF16_FORMAT)
+F16 = storage("f16", 16, F16_FORMAT)
 
 BY_NAME = {t.name: t for t in (F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, BOOL, BF16, F16)}
+
+
+def register(element: ElementType) -> None:
+    """Make an element type known by name.
+
+    Raises:
+        ValueError: the name is another one's.
+    """
+    if BY_NAME.setdefault(element.name, element) is not element:
+        raise ValueError(element.name)
+
+
+def unregister(name: str) -> None:
+    """Forget the element type of that name."""
+    del BY_NAME[name]

@@ -7,84 +7,33 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jitgemm.errors import LanguageError
-from jitgemm.kernels import mathlib
+from jitgemm.kernels.operations import INPUTS, OPERATIONS, Operation, row_of
 from jitgemm.lang.core import Kernel, Vec
 
-__all__ = [
-    "ACTIVATIONS",
-    "BINARY",
-    "INPUTS",
-    "OPERATIONS",
-    "Operation",
-    "Program",
-    "binary",
-    "emit",
-]
+__all__ = ["ACTIVATIONS", "Program", "Step", "binary", "emit", "program_of"]
 
-Step = tuple[str, tuple[int, ...]]
-
-INPUTS = ("v", "row", "col")
-"""The element, and its indices in the result as numbers of its type."""
+Step = tuple[str | Operation, tuple[int, ...]]
 
 # With more, a program is no longer worth repeating in every register tile's code.
 _FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """What a step may do: some operations of the instruction set's table, and functions."""
-
-    arity: int
-    emit: Callable[..., Vec]
-    """``emit(k, *operands)`` writes it."""
-    cheap: bool = True
-    """A handful of instructions: no polynomial."""
-
-
-def _table(name: str) -> Callable[..., Vec]:
-    return lambda k, *operands: k.op(name, *operands)
-
-
-_ARITIES = {
-    "neg": 1, "abs": 1, "sqrt": 1, "relu": 1,
-    "add": 2, "sub": 2, "mul": 2, "div": 2, "minimum": 2, "maximum": 2,
-    "select_lt": 4, "select_le": 4, "select_eq": 4,
-}  # fmt: skip
-_FUNCTIONS: dict[str, Callable[..., Vec]] = {
-    "exp": mathlib.exp,
-    "log": mathlib.log,
-    "tanh": mathlib.tanh,
-    "erf": mathlib.erf,
-    "sigmoid": mathlib.sigmoid,
-    "gelu": mathlib.gelu,
-    "gelu_tanh": mathlib.gelu_tanh,
-    "silu": mathlib.silu,
-}
-
-OPERATIONS: dict[str, Operation] = {
-    **{name: Operation(arity, _table(name)) for name, arity in _ARITIES.items()},
-    **{name: Operation(1, function, cheap=False) for name, function in _FUNCTIONS.items()},
-    "hardswish": Operation(1, mathlib.hardswish),
-    "leaky_relu": Operation(2, mathlib.leaky_relu),
-    "clip": Operation(3, mathlib.clip),
-}
-
-
-@dataclass(frozen=True, slots=True)
 class Program:
     """Steps in order; the last one is the result.
 
-    A step is an input (:data:`INPUTS`), ``("const", (i,))`` for entry ``i`` of a table that exists
-    at run time, ``("operand", (i,))`` for the number of operand ``i`` that belongs to the element,
-    or an operation and the indices of earlier steps.
+    A step is an input (:data:`~jitgemm.kernels.operations.INPUTS`), ``("const", (i,))`` for entry
+    ``i`` of a table that exists at run time, ``("operand", (i,))`` for the number of operand ``i``
+    that belongs to the element, or an operation and the indices of earlier steps: the name of a
+    built-in row, or the row itself.
     """
 
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
         for index, (what, operands) in enumerate(self.steps):
-            known = OPERATIONS.get(what)
-            arity = known.arity if known else {"const": 1, "operand": 1}.get(what, 0)
+            known = row_of(what)
+            arity = known.arity if known else int(what in ("const", "operand"))
             top = index if known else 1 << 31
             if not known and what not in (*INPUTS, "const", "operand"):
                 raise LanguageError(f"step {index}: no operation {what!r}")
@@ -106,14 +55,26 @@ class Program:
     @property
     def name(self) -> str:
         """Short, for symbols and listings: the activation's, or ``f`` and a digest."""
+        row = row_of(self.steps[-1][0])
+        if row is not None and row.activation and self.steps == _steps(row):
+            return row.name
         digest = hashlib.sha1(repr(self.steps).encode(), usedforsecurity=False)
-        return _NAMES.get(self) or "f" + digest.hexdigest()[:10]
+        return "f" + digest.hexdigest()[:10]
+
+    @property
+    def rows(self) -> list[Operation]:
+        """The rows of its operations."""
+        return [row for what, _ in self.steps if (row := row_of(what)) is not None]
 
     @property
     def cheap(self) -> bool:
         """Whether it is short enough to be written out for every vector of a register tile."""
-        operations = [OPERATIONS[what] for what, _ in self.steps if what in OPERATIONS]
-        return len(operations) <= _FEW and all(o.cheap for o in operations)
+        return len(self.rows) <= _FEW and all(row.cheap for row in self.rows)
+
+    @property
+    def builtin(self) -> bool:
+        """Whether its text is part of the package."""
+        return all(row.builtin for row in self.rows)
 
     def uses(self, what: str) -> bool:
         """Whether an input, ``const`` or an operation occurs."""
@@ -128,8 +89,7 @@ class Program:
             if what == "v":
                 at.append(first - 1)
                 continue
-            known = OPERATIONS.get(what)
-            moved = operands
+            known, moved = row_of(what), operands
             if known or what == "const":
                 moved = tuple(at[i] if known else i + shift for i in operands)
             steps.append((what, moved))
@@ -142,31 +102,29 @@ class Program:
     def transposed(self) -> Program:
         """The same program for the transposed result: row and column exchanged."""
         other = {"row": "col", "col": "row"}
-        return Program(tuple((other.get(what, what), operands) for what, operands in self.steps))
+        return Program(
+            tuple((other.get(str(what), what), operands) for what, operands in self.steps)
+        )
 
 
-BINARY = ("add", "sub", "mul", "div", "minimum", "maximum")
-"""Operations of an element and its number of an operand."""
-
-
-def binary(name: str, operand: int) -> Program:
+def binary(row: Operation, operand: int) -> Program:
     """An operation applied to the element and its number of an operand."""
-    return Program((("v", ()), ("operand", (operand,)), (name, (0, 1))))
+    return Program((("v", ()), ("operand", (operand,)), (row.step, (0, 1))))
 
 
-def _named(name: str, constants: int = 0) -> Program:
-    """An operation applied to the element, then to the constants."""
-    inputs: list[Step] = [("v", ()), *(("const", (i,)) for i in range(constants))]
-    return Program((*inputs, (name, tuple(range(len(inputs))))))
+def _steps(row: Operation) -> tuple[Step, ...]:
+    """An operation applied to the element, then to constants."""
+    inputs: list[Step] = [("v", ()), *(("const", (i,)) for i in range(row.arity - 1))]
+    return (*inputs, (row.step, tuple(range(len(inputs)))))
 
 
-ACTIVATIONS: dict[str, Program] = {
-    name: _named(name)
-    for name in ("relu", "sigmoid", "tanh", "gelu", "gelu_tanh", "silu", "hardswish")
-} | {"leaky_relu": _named("leaky_relu", 1), "clip": _named("clip", 2)}
-"""Activations by name.  The slope of leaky_relu and the bounds of clip are run-time constants."""
+def program_of(row: Operation) -> Program:
+    """An activation; its parameters are run-time constants."""
+    return Program(_steps(row))
 
-_NAMES = {program: name for name, program in ACTIVATIONS.items()}
+
+ACTIVATIONS = {row.name: program_of(row) for row in OPERATIONS.values() if row.activation}
+"""Built-in activations by name."""
 
 
 def emit(program: Program, k: Kernel, inputs: Callable[[str, int], Vec]) -> Vec:
@@ -178,9 +136,9 @@ def emit(program: Program, k: Kernel, inputs: Callable[[str, int], Vec]) -> Vec:
     """
     values: list[Vec] = []
     for what, operands in program.steps:
-        known = OPERATIONS.get(what)
+        known = row_of(what)
         if known is None:
-            values.append(inputs(what, operands[0] if operands else 0))
+            values.append(inputs(str(what), operands[0] if operands else 0))
         else:
             values.append(known.emit(k, *(values[i] for i in operands)))
     return values[-1]

@@ -292,6 +292,8 @@ def leaky_relu(k: Kernel, v: Vec, slope: Vec) -> Vec:
 
 def clip(k: Kernel, v: Vec, low: Vec, high: Vec) -> Vec:
     """``v`` between two bounds; NaN stays, and so does a zero that equals a bound."""
+    if v.element.integral:
+        return k.op("minimum", k.op("maximum", v, low), high)
     above = k.op("select_lt", v, low, low, v)
     return k.op("select_lt", high, above, high, above)
 

@@ -76,7 +76,7 @@ class _Kind(str):
 def conversion_holes(source: ElementType, target: ElementType, lanes: int) -> dict[str, str]:
     """The types a conversion's text may name."""
     names = {"v": source.llvm, "w": target.llvm, "m": "i1", "half": "half"}
-    names |= {"i16": "i16", "i32": "i32"}
+    names |= {f"i{bits}": f"i{bits}" for bits in (8, 16, 32, 64)}
     return {
         name: _Kind(scalar if lanes == 1 else f"<{lanes} x {scalar}>")
         for name, scalar in names.items()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgemm.isa.types import F64
 from jitgemm.kernels.job import DATA, EPILOGUE_OPERANDS, TABLES
 from jitgemm.kernels.spec import Axes, Scale
 from jitgemm.planner.route import GemmPlan
@@ -45,7 +46,7 @@ class Scalars:
     conj_a: bool = False
     conj_b: bool = False
     constants: tuple[float, ...] = ()
-    """Of the epilogue's program."""
+    """Of the epilogue's program; those of integers are integers."""
     zero_a: np.ndarray | None = None
     """Zero points of A, int32: one, or one per row."""
     zero_b: np.ndarray | None = None
@@ -200,7 +201,8 @@ class DataLayout:
         epilogue, how, columns = self._spec.epilogue, self._spec.arithmetic, self._shape[1]
         tables: Tables = {}
         if scalars.constants:
-            kind = "f" if self._spec.epilogue_type.bytes == 4 else "d"
+            element = self._spec.epilogue_type
+            kind = ("iq" if element.integral else "fd")[element.bytes == F64.bytes]
             constants = struct.pack(f"{len(scalars.constants)}{kind}", *scalars.constants)
             tables["constants"] = np.frombuffer(constants, kind)
         if epilogue.zero_a:

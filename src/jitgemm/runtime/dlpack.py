@@ -1,4 +1,4 @@
-"""Memory exchanged through DLPack in the type that NumPy's own reader does not know: bfloat16."""
+"""Memory exchanged through DLPack in storage types that NumPy's own reader does not know."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["bfloat16_bits"]
+from jitgemm.isa.conversions import dtype_of
+from jitgemm.isa.formats import Format
+from jitgemm.isa.types import BY_NAME
+
+__all__ = ["stored_bits"]
 
 _CPU = 1
-_BFLOAT, _BITS = 4, 16
 _VERSION = (1, 0)
 _READ_ONLY = 1
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
@@ -55,8 +58,11 @@ def _described(capsule: object) -> tuple[_Tensor, bool] | None:
     return None
 
 
-def bfloat16_bits(x: Any) -> np.ndarray | None:
-    """The memory of a bfloat16 tensor on the CPU, as 16-bit integers; ``None`` if it is none."""
+def stored_bits(x: Any) -> tuple[np.ndarray, Format] | None:
+    """The memory of a tensor of a storage type on the CPU, as unsigned integers, and which it is.
+
+    ``None`` if it is none.
+    """
     try:
         capsule = x.__dlpack__(max_version=_VERSION)
     except TypeError:
@@ -65,17 +71,18 @@ def bfloat16_bits(x: Any) -> np.ndarray | None:
     if found is None:
         return None
     tensor, writable = found
-    kind = tensor.device, tensor.code, tensor.bits, tensor.lanes
-    if kind != (_CPU, _BFLOAT, _BITS, 1):
+    kind = (x for x in BY_NAME.values() if x.format and x.format.dlpack == tensor.code)
+    element = next((x for x in kind if x.bits == tensor.bits), None)
+    if element is None or element.format is None or (tensor.device, tensor.lanes) != (_CPU, 1):
         return None
-    dtype = np.dtype(np.uint16)
+    dtype = dtype_of(element)
     shape, strides = tuple(tensor.shape[: tensor.ndim]), None
     if 0 in shape:
-        return np.empty(shape, dtype)
+        return np.empty(shape, dtype), element.format
     if tensor.strides:
         strides = tuple(dtype.itemsize * s for s in tensor.strides[: tensor.ndim])
     interface = {
         "version": 3, "typestr": dtype.str, "shape": shape, "strides": strides,
         "data": (tensor.data + tensor.offset, not writable),
     }  # fmt: skip
-    return np.asarray(_Owner(capsule, interface))
+    return np.asarray(_Owner(capsule, interface)), element.format
