@@ -1,4 +1,4 @@
-"""Rows that tests add from outside, by public functions only: a storage type, an activation."""
+"""Rows that tests add from outside, by public functions only: a type, an activation, a step."""
 
 from __future__ import annotations
 
@@ -117,3 +117,27 @@ def activation(name: str = "bent", **other: Any) -> Iterator[Any]:
         yield make
     finally:
         jitgemm.unregister_activation(name)
+
+
+# -- a step of an epilogue with an operand of its own ----------------------------------------------
+
+
+def emit_gate(k: Kernel, v: Vec, x: Vec) -> Vec:
+    """In the kernel language: ``v * x`` where ``x`` is positive, else 0."""
+    zero = k.literal(0.0, v.element, v.lanes)
+    return k.op("select_lt", zero, x, k.op("mul", v, x), zero)
+
+
+def gated(v: Array, x: Any) -> Array:
+    """In NumPy."""
+    return np.where(0 < x, v * x, np.zeros_like(v))
+
+
+@contextmanager
+def post_op(name: str = "gate", **other: Any) -> Iterator[None]:
+    """Products know an operation with an operand."""
+    jitgemm.register_post_op(name, **{"emit": emit_gate, "meaning": gated, **other})
+    try:
+        yield
+    finally:
+        jitgemm.unregister_post_op(name)

@@ -18,6 +18,7 @@ from jitgemm.api.batched import gemm_batched
 from jitgemm.api.config import get_num_threads, set_num_threads, show_config, threads
 from jitgemm.api.functions import gemm
 from jitgemm.api.plans import Plan, plan
+from jitgemm.api.postops import register_post_op, unregister_post_op
 from jitgemm.api.prepack import prepack_lhs, prepack_rhs
 from jitgemm.api.quantise import Requantize
 from jitgemm.api.storage import register_storage_type, unregister_storage_type
@@ -52,11 +53,13 @@ __all__ = [
     "prepack_lhs",
     "prepack_rhs",
     "register_activation",
+    "register_post_op",
     "register_storage_type",
     "set_num_threads",
     "show_config",
     "threads",
     "unregister_activation",
+    "unregister_post_op",
     "unregister_storage_type",
     "vecdot",
     "vecmat",

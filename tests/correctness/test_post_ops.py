@@ -22,6 +22,7 @@ from oracle import (
     same_bits,
     strided,
 )
+from outside import emit_gate, gated, post_op
 
 Array = np.ndarray
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64), *HALVES)
@@ -235,6 +236,52 @@ def test_what_is_no_operand_is_refused(
     for _ in range(2):
         with pytest.raises(error, match=why):
             jitgemm.gemm(a, b, backend=backend, **options)
+
+
+@pytest.mark.parametrize("backend", ["jit", "blas"])
+@pytest.mark.parametrize("cheap", [False, True])
+def test_one_from_outside(backend: str, cheap: bool, rng: np.random.Generator) -> None:  # noqa: FBT001
+    with post_op(cheap=cheap):
+        for dtype, (m, n, k) in itertools.product((np.float32, np.float64), SHAPES[:3]):
+            a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
+            for x in (integers(rng, s, dtype) for s in ((m, n), (n,), (m, 1))):
+                options: dict[str, Any] = {"post_ops": ["relu", ("gate", x)], "backend": backend}
+                want = gated(np.maximum(a @ b, 0), x)
+                same_bits(jitgemm.gemm(a, b, **options) + dtype(0), want + dtype(0))
+                out = np.zeros((n, m), dtype).T
+                jitgemm.gemm(a, jitgemm.prepack_rhs(b), out=out, **options)
+                same_bits(np.ascontiguousarray(out) + dtype(0), want + dtype(0))
+        # Of integers, with a scale of their own before.
+        q = _quantised(rng, (5, 9), NARROW[0])
+        x = integers(rng, (5, 5), np.float32)
+        got = jitgemm.gemm(q, q.T, b_scale=0.5, post_ops=[("gate", x)], backend=backend)
+        want = gated(_sums(q, q.T) * np.float32(0.5), x)
+        same_bits(got + np.float32(0), want + np.float32(0))
+        plan = jitgemm.plan(q, q.T, b_scale=0.5, post_ops=[("gate", x)], backend=backend)
+    if backend == "jit":
+        same_bits(plan(q, q.T) + np.float32(0), want + np.float32(0))
+    with pytest.raises(ValueError, match="one of add"):
+        jitgemm.gemm(q, q.T, b_scale=0.5, post_ops=[("gate", x)], backend=backend)
+
+
+def test_what_may_not_be_registered() -> None:
+    good = {"emit": emit_gate, "meaning": gated}
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"name": "mul"}, ValueError, r"name: .*not known"),
+        ({"name": "v"}, ValueError, r"name: .*not known"),
+        ({"name": "a b"}, TypeError, r"name: .*identifier"),
+        ({"emit": 3}, TypeError, r"emit: .*function"),
+        ({"meaning": lambda v, x: v + x}, ValueError, r"meaning: "),
+        ({"emit": lambda k, v: v}, ValueError, r"emit: "),
+    ]
+    for change, error, why in wrong:
+        with pytest.raises(error, match=why):
+            jitgemm.register_post_op(**{"name": "other", **good, **change})
+    for name in ("mul", "relu", "nothing"):
+        with pytest.raises(ValueError, match=r"name: .*registered"):
+            jitgemm.unregister_post_op(name)
+    with post_op(), pytest.raises(ValueError, match="activation"):
+        jitgemm.gemm(np.ones((2, 2)), np.ones((2, 2)), activation="gate")
 
 
 def test_integers_without_scales_stay_integers() -> None:

@@ -25,8 +25,8 @@ from jitgemm.lang.interp import InterpKernel, Memory
 from jitgemm.runtime.keeping import BoundedCache
 
 __all__ = [
-    "Activation", "activation", "clip", "leaky_relu", "register_activation", "resolve_activation",
-    "unregister_activation",
+    "Activation", "activation", "check_identifier", "clip", "leaky_relu", "register_activation",
+    "resolve_activation", "try_row", "unregister_activation",
 ]  # fmt: skip
 
 Constructor = Callable[..., "Activation"]
@@ -287,12 +287,22 @@ def register_activation(
         parameters=given, ascending=ascending, doc=doc, builtin=False,
     )  # fmt: skip
     for element in (*_FLOATS, *(_INTEGERS if integers else ())):
-        _try(row, element)
+        try_row(row, element)
     try:
         return _constructor(operations.register(row))
     except ValueError:
         expected = "a name that is not known yet"
         raise ValueError(message("name", expected, repr(name))) from None
+
+
+def check_identifier(name: object) -> None:
+    """Refuse what is no name.
+
+    Raises:
+        TypeError: it is no identifier.
+    """
+    if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
+        raise TypeError(message("name", "an identifier", repr(name)))
 
 
 def _declared(name: str, parameters: Iterable[Parameter | str]) -> tuple[Parameter, ...]:
@@ -302,15 +312,14 @@ def _declared(name: str, parameters: Iterable[Parameter | str]) -> tuple[Paramet
     if len(names) < len(given) or len({*names}) < len(names):
         raise TypeError(message("parameters", "a Parameter or a name each, all different", given))
     for x in (name, *names):
-        if not isinstance(x, str) or not (x.isidentifier() and x.isascii()):
-            raise TypeError(message("name", "an identifier", repr(x)))
+        check_identifier(x)
     for parameter in given:
         if parameter.default is not None:
             _number(parameter.default, replace(parameter, name=f"default of {parameter.name}"))
     return given
 
 
-def _try(row: Operation, element: ElementType) -> None:
+def try_row(row: Operation, element: ElementType) -> None:
     """Whether what a row writes, as the interpreter runs it, is what it means."""
     k, kind = InterpKernel(INTERPRETER, Memory()), dtype_of(element)
     v = np.array(_TRIED).astype(kind)

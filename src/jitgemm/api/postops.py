@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from jitgemm.api.activations import resolve_activation
+from jitgemm.api.activations import check_identifier, resolve_activation, try_row
 from jitgemm.api.keywords import Options
 from jitgemm.api.kinds import Number, number_of
 from jitgemm.api.operands import Array, shares, weakly
 from jitgemm.api.tracing import trace
 from jitgemm.errors import message
-from jitgemm.isa.types import F64, I32, I64, ElementType
+from jitgemm.isa.types import F32, F64, I32, I64, ElementType
+from jitgemm.kernels import operations
 from jitgemm.kernels.expression import Program, binary
 from jitgemm.kernels.job import EPILOGUE_OPERANDS
-from jitgemm.kernels.operations import OPERATIONS
+from jitgemm.kernels.operations import OPERATIONS, Operation, Parameter
 from jitgemm.kernels.spec import Axes
+from jitgemm.lang.core import Kernel, Vec
 
-__all__ = ["Steps", "has_operands", "snapshot", "steps_of"]
+__all__ = [
+    "Steps", "has_operands", "register_post_op", "snapshot", "steps_of", "unregister_post_op",
+]  # fmt: skip
 
 _FEW = 2
 
@@ -214,3 +219,58 @@ def snapshot(options: Options) -> Options:
 def has_operands(options: Options) -> bool:
     """Whether options have operands of an epilogue."""
     return any(x is not None for x in (options.a_scale, options.b_scale, options.post_ops))
+
+
+# -- from outside ----------------------------------------------------------------------------------
+
+
+def register_post_op(
+    name: str,
+    emit: Callable[[Kernel, Vec, Vec], Vec],
+    meaning: Callable[[Any, Any], Any],
+    *,
+    cheap: bool = True,
+    doc: str = "",
+) -> None:
+    """Let products end with an operation of one's own that has an operand.
+
+    Args:
+        name: an identifier, under which it is asked for: ``post_ops=[(name, operand)]``.
+        emit: ``emit(k, v, x)`` writes it in the kernel language, as for
+            :func:`jitgemm.register_activation`: ``v`` are elements, ``x`` their numbers of the
+            operand, both float32 or both float64.
+        meaning: ``meaning(v, x)`` says the same on NumPy arrays; the BLAS route uses it.
+        cheap: whether it is a handful of instructions, to be repeated in each register tile's code.
+        doc: what it is, in a phrase.
+
+    Raises:
+        TypeError: something of another kind.
+        ValueError: the name is known already as something else, or ``emit`` and ``meaning``, tried
+            on a few numbers, fail, give another type or length, or do not agree.
+    """
+    check_identifier(name)
+    for what, f in (("emit", emit), ("meaning", meaning)):
+        if not callable(f):
+            raise TypeError(message(what, "a function", repr(f)))
+    row = Operation(name, 2, emit, meaning, cheap=cheap, post_op=True, doc=doc, builtin=False)
+    for element in (F32, F64):
+        try_row(replace(row, parameters=(Parameter("operand"),)), element)
+    try:
+        operations.register(row)
+    except ValueError:
+        raise ValueError(message("name", "a name that is not known yet", repr(name))) from None
+
+
+def unregister_post_op(name: str) -> None:
+    """Forget an operation that :func:`register_post_op` has made known.
+
+    No other thread may multiply with it meanwhile.  Plans go on, but for those of a BLAS.
+
+    Raises:
+        ValueError: it has not been registered.
+    """
+    row = OPERATIONS.get(name) if isinstance(name, str) else None
+    if row is None or row.builtin or not row.post_op:
+        expected = "the name of a post-op that has been registered"
+        raise ValueError(message("name", expected, repr(name)))
+    operations.unregister(row.name)
