@@ -23,6 +23,7 @@ from cases import (
     block_sums,
     concluded,
     execute,
+    mapped,
     same_bytes,
     summed,
 )
@@ -192,6 +193,9 @@ class TypedCase:
             bits = np.uint64((1 << spec.element.bits) - 1)
             return np.asarray(total & bits != 0).astype(np.uint8)
         kind = dtype_of(out)
+        if epilogue.program is not None:
+            sums = total.astype(f"u{spec.element.bytes}").view(dtype_of(spec.element))
+            total = modular(mapped(spec, f, sums, (0, 0)))
         if epilogue.scale is Scale.NONE:
             return total.astype(f"u{out.bytes}").view(kind)
         scales, info = given["scales"], np.iinfo(kind)

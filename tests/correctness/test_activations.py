@@ -263,6 +263,9 @@ def test_activations_of_integers(pair: Any, backend: str, rng: np.random.Generat
                 same_bits(got, want, (m, n, k, mine))
             got = jitgemm.gemm(np.asfortranarray(a), b, threads=2, **given)
             same_bits(got, want, (m, n, k, mine))
+            if others is not full:
+                for x in jitgemm.gemm_batched([a, a], b, **given):
+                    same_bits(x, want, (m, n, k, mine))
 
 
 @pytest.mark.usefixtures("low")
