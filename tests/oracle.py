@@ -29,13 +29,13 @@ from jitgemm.api import stubs
 from jitgemm.api.activations import resolve_activation
 from jitgemm.api.reference import reference
 from jitgemm.api.tracing import trace
-from jitgemm.isa import exact
 from jitgemm.isa.types import BY_NAME
 from jitgemm.kernels import registry
 from jitgemm.kernels.spec import Tile
 from jitgemm.planner.machine import Cache, Machine
 from jitgemm.runtime import engine as engines
 from jitgemm.runtime import executables
+from order import ascending, chain_sums, combined, lane_sums, multiply_add
 
 Array = NDArray[Any]
 
@@ -270,51 +270,6 @@ def exact_gemm(
     return mapped(narrow, activation, epilogue).astype(dtype)
 
 
-def _madd(fused: bool) -> Callable[[Array, Array, Array], Array]:  # noqa: FBT001
-    if not fused:
-        return lambda x, y, z: np.asarray(np.add(np.multiply(x, y), z))
-
-    def madd(x: Array, y: Array, z: Array) -> Array:
-        x, y = np.broadcast_arrays(x, y)
-        return exact.fma(x, y, z)
-
-    return madd
-
-
-def _block_sums(pairs: list[tuple[Array, Array]], step: int, madd: Any) -> Array:
-    """Ascending chains from zero over blocks of ``step``: ``(pairs, blocks, m, n)``."""
-    (m, k), n = pairs[0][0].shape, pairs[0][1].shape[1]
-    blocks = max(1, -(-k // step))
-    sums = np.zeros((len(pairs), blocks, m, n), pairs[0][0].dtype)
-    for p in range(min(step, k)):
-        # All blocks that are so long take their step at once.
-        at = np.arange(p, k, step)
-        left = np.stack([x[:, at].T[:, :, None] for x, _ in pairs])
-        right = np.stack([y[at, None, :] for _, y in pairs])
-        sums[:, : len(at)] = madd(left, right, sums[:, : len(at)])
-    return sums
-
-
-def _lane_sums(pairs: list[tuple[Array, Array]], lanes: int, step: int, madd: Any) -> Array:
-    """The order of one row times one column: lanes, added in halves at the end of each block."""
-    depth = pairs[0][0].shape[1]
-    missing = -depth % lanes
-    spread = []
-    for x, y in pairs:
-        left, right = (np.pad(z.ravel(), (0, missing)).reshape(-1, lanes) for z in (x, y))
-        spread.append((left, right))
-    blocks = -(-spread[0][0].shape[0] // step)
-    sums = np.zeros((len(pairs), blocks, lanes), pairs[0][0].dtype)
-    for p in range(min(step, spread[0][0].shape[0])):
-        left, right = (np.stack([s[side][p::step] for s in spread]) for side in (0, 1))
-        count = left.shape[1]
-        sums[:, :count] = madd(left, right, sums[:, :count])
-    while sums.shape[-1] > 1:
-        half = sums.shape[-1] // 2
-        sums = sums[..., :half] + sums[..., half:]
-    return sums[..., None]
-
-
 def documented(
     a: Array,
     b: Array,
@@ -330,7 +285,7 @@ def documented(
     conj_a: bool = False,
     conj_b: bool = False,
 ) -> Array:
-    """``gemm`` in the documented order of operations, each rounded once.
+    """``gemm`` in the documented order of operations (:mod:`order`), each rounded once.
 
     ``k`` is cut into blocks; within a block an element is one ascending chain of multiply-adds from
     zero, or four of them if it is complex, of which its parts are a difference and a sum; block
@@ -338,7 +293,7 @@ def documented(
     bias, activation and function.  One row times one column is summed in lanes (``kernels.dot``).
     """
     a, b = native(a), native(b)
-    dtype, madd = a.dtype, _madd(fused)
+    dtype, madd = a.dtype, multiply_add(fused)
     m, k = a.shape
     n = b.shape[1]
     parts, unit = (2 if dtype.kind == "c" else 1), a.real.dtype.itemsize
@@ -352,10 +307,10 @@ def documented(
             pairs = [(a.real, b.real), (a.imag, b.imag), (a.real, b.imag), (a.imag, b.real)]
         signs = -1 if conj_a else 1, -1 if conj_b else 1
         if (m, n) == (1, 1) and k > 1 and reproducible == "default":
-            blocks = _lane_sums(pairs, 256 // unit // parts**2, step, madd)
-            total = _combined(_ascending(blocks), signs)
+            blocks = lane_sums(pairs, 256 // unit // parts**2, step, madd)
+            total = combined(ascending(blocks), signs)
         else:
-            total = _ascending(_combined(_block_sums(pairs, step, madd), signs))
+            total = ascending(combined(chain_sums(pairs, step, madd), signs))
         total = _scaled(None, alpha, total, madd)
         if beta:
             assert c is not None
@@ -367,21 +322,6 @@ def documented(
     result = np.empty((m, n), dtype)
     result.real, result.imag = total
     return result
-
-
-def _ascending(blocks: Array) -> Array:
-    total = blocks[:, 0]
-    for i in range(1, blocks.shape[1]):
-        total = total + blocks[:, i]
-    return total
-
-
-def _combined(sums: Array, signs: tuple[int, int]) -> Array:
-    """The parts of complex sums from ``rr, ii, ri, ir``."""
-    if len(sums) == 1:
-        return sums
-    (rr, ii, ri, ir), (sign_a, sign_b) = sums, signs
-    return np.stack([rr - sign_a * sign_b * ii, sign_b * ri + sign_a * ir])
 
 
 def _planes(x: Array) -> Array:

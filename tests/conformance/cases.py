@@ -38,6 +38,7 @@ from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function, Vec
 from jitgemm.lang.interp import InterpKernel, Memory, dtype_of, run
 from jitgemm.lang.record import Record
+from order import ascending, chain_sums, combined
 from rows import distinct_rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -61,13 +62,14 @@ MAPPED = Epilogue(
 )  # fmt: skip
 REAL = (CLIPPED, PLACED, MAPPED)
 COMPLEX = tuple(replace(e, program=None) for e in REAL)
-INTEGER = COMPLEX  # programs are those of floats
+INTEGER = (CLIPPED, *COMPLEX[1:])  # other programs are those of floats
 
 # None is a float of either width, so multiplying by them rounds.
 ALPHA, BETA, CONSTANTS = 1.1, -0.7, (-0.9, 2.3)
 TURNED_ALPHA, TURNED_BETA = 1.1 - 0.3j, -0.7 + 0.6j
 # Odd, so that no bit of a sum is lost, and of both signs.
 WHOLE_ALPHA, WHOLE_BETA = -3, 0x6B5A4F39
+WHOLE_CONSTANTS = -1234, 0x3FFF_FFF5
 
 
 def short_block(spec: GemmSpec) -> GemmSpec:
@@ -233,7 +235,8 @@ class Factors:
         self.alpha: Any = known[0] if alpha is None else alpha
         self.beta: Any = known[1] if beta is None else beta
         self.conj_a, self.conj_b = "a" in conj, "b" in conj
-        self.constants = np.array(CONSTANTS, real_of(spec))
+        numbers = WHOLE_CONSTANTS if spec.element.integral else CONSTANTS
+        self.constants = np.array(numbers, real_of(spec))
 
     def fields(self, x: Operands) -> dict[str, Any]:
         """Fields of the job; those that a kernel of this spec may not read are left out."""
@@ -285,34 +288,31 @@ def turned(x: Array) -> Array:
     return x.reshape(*x.shape[:-1], -1, 2)[..., ::-1].reshape(x.shape)
 
 
-def combine(spec: GemmSpec, f: Factors, chains: tuple[Array, Array]) -> Array:
-    """``(rr, ri)`` and ``(ir, ii)`` as complex numbers: ``(rr - ii, ri + ir)`` with signs."""
-    ops = meanings(spec)
-    straight, crossed = chains
-    a, b = (-1 if x else 1 for x in (f.conj_a, f.conj_b))
-    result = np.empty_like(straight)
-    one = straight.dtype.type
-    result[..., ::2] = ops["add"](straight[..., ::2], one(-a * b) * crossed[..., 1::2])
-    result[..., 1::2] = ops["add"](one(b) * straight[..., 1::2], one(a) * crossed[..., ::2])
-    return result
+def madd_of(spec: GemmSpec) -> Callable[[Array, Array, Array], Array]:
+    """The multiply-add of the spec's instruction set."""
+    madd = meanings(spec)["madd"]
+    return lambda x, y, z: np.asarray(madd(*np.broadcast_arrays(x, y), z))
+
+
+def combine(f: Factors, chains: Array) -> Array:
+    """Four sums ``rr, ii, ri, ir`` as complex numbers in reals, or the one of reals."""
+    parts = combined(chains, (-1 if f.conj_a else 1, -1 if f.conj_b else 1))
+    return np.stack(list(parts), axis=-1).reshape(*parts.shape[1:-1], -1)
+
+
+def pairs_of(spec: GemmSpec, a: Array, b: Array) -> list[tuple[Array, Array]]:
+    """The matrices of reals whose products make up that of two matrices: ``rr, ii, ri, ir``."""
+    x, y = reals(a), reals(b)
+    if spec.parts == 1:
+        return [(x, y)]
+    return [(x[:, i::2], y[:, j::2]) for i, j in ((0, 0), (1, 1), (0, 1), (1, 0))]
 
 
 def block_sums(spec: GemmSpec, f: Factors, a: Array, b: Array) -> list[Array]:
-    """The sums of each depth block, in reals: ascending chains from zero."""
-    ops, block, result = meanings(spec), spec.element.depth_block, []
-    sides, columns = [reals(a)], reals(b)
-    if spec.parts == 2:
-        sides = [sides[0][:, part::2] for part in range(2)]
+    """The sums of each depth block, in reals."""
     with np.errstate(all="ignore"):
-        for start in range(0, max(a.shape[1], 1), block):
-            chains = []
-            for side in sides:
-                chain = np.zeros((a.shape[0], columns.shape[1]), real_of(spec))
-                for p in range(start, min(start + block, a.shape[1])):
-                    chain = ops["madd"](side[:, p : p + 1], columns[p : p + 1], chain)
-                chains.append(chain)
-            result.append(combine(spec, f, (chains[0], chains[1])) if len(chains) > 1 else chain)
-    return result
+        sums = chain_sums(pairs_of(spec, a, b), spec.element.depth_block, madd_of(spec))
+        return [combine(f, sums[:, i]) for i in range(sums.shape[1])]
 
 
 def concluded(
@@ -361,19 +361,16 @@ def mapped(spec: GemmSpec, f: Factors, value: Array, at: tuple[int, int]) -> Arr
     return np.asarray(emit(program, k, inputs).handle).reshape(value.shape)
 
 
-def summed(spec: GemmSpec, blocks: list[Array]) -> Array:
+def summed(blocks: list[Array]) -> Array:
     """Block sums added in ascending order."""
-    total = blocks[0]
-    for block in blocks[1:]:
-        total = meanings(spec)["add"](total, block)
-    return total
+    return ascending(np.stack(blocks)[np.newaxis])[0]
 
 
 def expected(
     spec: GemmSpec, f: Factors, a: Array, b: Array, *, c: Array | None, bias: Array | None
 ) -> Array:
     """The whole product by the rounding contract, as numbers."""
-    total = summed(spec, block_sums(spec, f, a, b))
+    total = summed(block_sums(spec, f, a, b))
     return concluded(spec, f, total, c=c, bias=bias).view(number_of(spec))
 
 
@@ -421,10 +418,3 @@ def same_bytes(sides: list[Operands], what: str) -> None:
             np.testing.assert_array_equal(
                 bits(array), bits(other.written[name]), err_msg=f"{name} differs: {what}"
             )
-
-
-def same_bits(got: Array, want: Array, what: str) -> None:
-    """The same numbers bit for bit, whatever the byte order of ``got``."""
-    got = np.asarray(got, got.dtype.newbyteorder("="))
-    assert got.dtype == want.dtype, what
-    np.testing.assert_array_equal(bits(got), bits(want), err_msg=what)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +15,9 @@ from cases import (
     combine,
     concluded,
     execute,
-    meanings,
+    madd_of,
     number_of,
-    real_of,
-    reals,
+    pairs_of,
     rich,
     specs,
 )
@@ -28,6 +26,7 @@ from products import Case
 from jitgemm.kernels import registry
 from jitgemm.kernels.dot import dot
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
+from order import ascending, lane_sums
 
 SPECS = specs([BSource.PACKED, BSource.INPLACE])
 RICH = rich(SPECS)
@@ -39,42 +38,10 @@ def _lanes(spec: GemmSpec) -> int:
     return LANE_BYTES // spec.parts // spec.unit
 
 
-def _total(spec: GemmSpec, products: Iterator[tuple[Array, Array]], lanes: int) -> Array:
-    """A block: a chain per lane, then halves of the lanes."""
-    ops = meanings(spec)
-    chain = np.zeros(lanes, real_of(spec))
-    for x, y in products:
-        chain = ops["madd"](x, y, chain)
-    while chain.size > 1:
-        half = chain.size // 2
-        chain = ops["add"](chain[:half], chain[half:])
-    return np.asarray(chain)
-
-
-def lane_sum(spec: GemmSpec, x: Array, y: Array) -> Array:
-    """The sum of products of two vectors of reals in the documented order."""
-    lanes, depth = _lanes(spec), spec.element.depth_block * _lanes(spec)
-    total = None
-    for start in range(0, x.size, depth):
-        stop = min(start + depth, x.size)
-        padded = -(-(stop - start) // lanes) * lanes
-        # Elements beyond the last count as products of zeros.
-        sides = [np.pad(v[start:stop], (0, padded - (stop - start))) for v in (x, y)]
-        rounds = zip(*(s.reshape(-1, lanes) for s in sides), strict=True)
-        block = _total(spec, rounds, lanes)
-        total = block if total is None else meanings(spec)["add"](total, block)
-    assert total is not None
-    return total
-
-
 def dot_sum(spec: GemmSpec, f: Factors, a: Array, b: Array) -> Array:
     """The sum of a row times a column, in reals."""
-    x, y = reals(a.ravel()), reals(b.ravel())
-    if spec.parts == 1:
-        return lane_sum(spec, x, y).reshape(1, 1)
-    rr, ri, ir, ii = (lane_sum(spec, x[p::2], y[q::2]) for p in range(2) for q in range(2))
-    straight, crossed = (np.concatenate(pair)[np.newaxis] for pair in ((rr, ri), (ir, ii)))
-    return combine(spec, f, (straight, crossed))
+    pairs, lanes = pairs_of(spec, a, b), _lanes(spec)
+    return combine(f, ascending(lane_sums(pairs, lanes, spec.element.depth_block, madd_of(spec))))
 
 
 @dataclass(frozen=True)

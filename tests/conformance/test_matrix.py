@@ -22,9 +22,10 @@ from jitgemm.isa.types import BF16, F32, I8, I32, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
 from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.nest import nest
 from jitgemm.kernels.peak import io_bytes, operations_per_round, peak_function
-from jitgemm.kernels.spec import Bias, Epilogue, GemmSpec
+from jitgemm.kernels.spec import Bias, Epilogue, GemmSpec, Scale
 from jitgemm.lang.core import Function, Kernel, Ptr, parameters
 from jitgemm.lang.interp import Memory, run
 from rows import typed_spec
@@ -140,6 +141,21 @@ def test_products_of_bfloat16(out: ElementType, epilogue: Epilogue) -> None:
         replace(start, m=2, n=2, direct=False, layout_a="both", layout_b="both", layout_d="cols"),
         replace(start, m=2, n=3, depth=0),
     ):
+        case.check(nest(spec))
+
+
+@pytest.mark.parametrize("name", ["relu", "clip"])
+@pytest.mark.parametrize("out", [I8, I32], ids=str)
+def test_activations_of_bytes(name: str, out: ElementType) -> None:
+    """Between the zero points and a requantisation."""
+    scale = Scale.ROW if out is I8 else Scale.NONE
+    epilogue = Epilogue(
+        beta=out is I32, bias=Bias.COLUMN, program=ACTIVATIONS[name], zero_a=True, scale=scale
+    )
+    spec = typed_spec(AVX512_AMX, Types(I8, I8, I32, I32, out), epilogue)
+    assert spec.tiles
+    start = TypedCase(spec, 3, spec.lanes + 1, 2 * TILE_WORDS + 7, row_tiles=2)
+    for case in (start, replace(start, m=2 * TILE_ROWS + 1, n=spec.nr + 1, depth=64, panels=1)):
         case.check(nest(spec))
 
 

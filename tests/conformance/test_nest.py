@@ -21,7 +21,6 @@ from cases import (
     execute,
     pack,
     rich,
-    same_bits,
     same_bytes,
     specs,
 )
@@ -33,6 +32,7 @@ from jitgemm.kernels.operands import pack_b
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.sweep import SWEEP_ROWS
 from jitgemm.planner.route import PackA
+from oracle import same_bits
 
 STRAIGHT = [BSource.PACKED, BSource.INPLACE]
 SPECS = specs(STRAIGHT)

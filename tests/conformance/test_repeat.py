@@ -15,7 +15,6 @@ from cases import (
     backends,
     execute,
     expected,
-    same_bits,
     same_bytes,
     specs,
 )
@@ -25,6 +24,7 @@ from jitgemm.kernels import registry
 from jitgemm.kernels.job import AHEAD, JOB, STEPS
 from jitgemm.kernels.repeat import TOGETHER, repeat
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from oracle import same_bits
 
 SPECS = specs([BSource.INPLACE])
 

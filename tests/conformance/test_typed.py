@@ -16,6 +16,7 @@ from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F16, F32, I8, I16, I32, U8, ElementType
 from jitgemm.jit.target import available
 from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.nest import nest
 from jitgemm.kernels.spec import Bias, Epilogue, GemmSpec, Scale, Tile
 from rows import distinct_sets, typed_spec
@@ -29,11 +30,11 @@ FULL = Epilogue(beta=True, bias=Bias.FULL)
 ZEROS = (
     Epilogue(zero_a=True),
     Epilogue(zero_b=True, bias=Bias.ROW),
-    Epilogue(zero_a=True, zero_b=True, beta=True, bias=Bias.COLUMN),
+    Epilogue(zero_a=True, zero_b=True, beta=True, bias=Bias.COLUMN, program=ACTIVATIONS["clip"]),
 )
 REQUANTISED = (
     Epilogue(scale=Scale.ROW, bias=Bias.COLUMN),
-    Epilogue(zero_a=True, zero_b=True, scale=Scale.ROW),
+    Epilogue(zero_a=True, zero_b=True, scale=Scale.ROW, program=ACTIVATIONS["relu"]),
     Epilogue(zero_a=True, zero_b=True, scale=Scale.COLUMN, bias=Bias.FULL),
 )
 

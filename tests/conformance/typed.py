@@ -23,7 +23,7 @@ from cases import (
     block_sums,
     concluded,
     execute,
-    same_bits,
+    mapped,
     same_bytes,
     summed,
 )
@@ -36,6 +36,7 @@ from jitgemm.kernels.arithmetic import Types, sum_type
 from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.kernels.spec import Bias, GemmSpec, Scale
 from jitgemm.lang.core import Function
+from oracle import same_bits
 
 __all__ = ["TypedCase", "add_span", "pairs_of_types", "typed_matrix"]
 
@@ -169,7 +170,7 @@ class TypedCase:
         wide = {n: converted(kinds[n], spec.element, x) if kinds[n] is not spec.element else x
                 for n, x in native.items()}  # fmt: skip
         sums = block_sums(spec, f, wide["a"], wide["b"])
-        value = concluded(spec, f, summed(spec, sums), c=wide.get("c"), bias=wide.get("bias"))
+        value = concluded(spec, f, summed(sums), c=wide.get("c"), bias=wide.get("bias"))
         return value if types.out is spec.element else converted(spec.element, types.out, value)
 
     def _exact(self, native: dict[str, Array], given: dict[str, Array], f: Factors) -> Array:
@@ -192,6 +193,9 @@ class TypedCase:
             bits = np.uint64((1 << spec.element.bits) - 1)
             return np.asarray(total & bits != 0).astype(np.uint8)
         kind = dtype_of(out)
+        if epilogue.program is not None:
+            sums = total.astype(f"u{spec.element.bytes}").view(dtype_of(spec.element))
+            total = modular(mapped(spec, f, sums, (0, 0)))
         if epilogue.scale is Scale.NONE:
             return total.astype(f"u{out.bytes}").view(kind)
         scales, info = given["scales"], np.iinfo(kind)

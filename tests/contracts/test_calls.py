@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import jitgemm
+import outside
 from jitgemm.runtime.engine import engine
 from oracle import equal, exact_gemm, forget_plans, integers, run_python, same_bits
 
@@ -564,6 +565,30 @@ def test_equal_activations_are_one_object() -> None:
     assert jitgemm.leaky_relu(0.1) is not jitgemm.leaky_relu(0.2)
     assert jitgemm.leaky_relu(np.float32(0.5)) == jitgemm.leaky_relu(0.5)
     assert jitgemm.clip(1, 2) == jitgemm.clip(1.0, 2.0)
+
+
+def test_rows_from_outside_stay_too(rng: np.random.Generator) -> None:
+    a, b = _some(rng, F32, 6, 9), _some(rng, F32, 9, 11)
+    with outside.activation() as make, outside.activation("short", cheap=True):
+        want = outside.bent(exact_gemm(a, b), F32(0.5), F32(6))
+        bent = make(0.5, 6)
+        stays(lambda: jitgemm.gemm(a, b, activation=bent), want)
+        short = jitgemm.activation("short", 0.5, most=6)
+        stays(lambda: jitgemm.gemm(a, b, activation=short, bias=None), want)
+    with outside.storage_type():
+        x, y = a.astype(outside.F8), b.astype(outside.F8)
+        packed = jitgemm.prepack_rhs(y)
+        stays(lambda: jitgemm.gemm(x, y), exact_gemm(a, b))
+        stays(lambda: jitgemm.gemm(x, packed), exact_gemm(a, b))
+        narrow = np.dtype(outside.F8.type)
+        stays(
+            lambda: jitgemm.gemm(x, packed, out_dtype=narrow).astype(F32),
+            exact_gemm(a, b).astype(outside.F8).astype(F32),
+        )
+    whole = a.astype(I8)
+    for mine in ("relu", jitgemm.clip(-3, 11)):
+        want = exact_gemm(whole, whole.T, activation=mine)
+        stays(lambda mine=mine: jitgemm.gemm(whole, whole.T, activation=mine), want)  # type: ignore[misc]
 
 
 def test_products_that_come_alone_stay_too(rng: np.random.Generator) -> None:

@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 F4 = np.float32
 A, B, C = np.ones((3, 4), F4), np.ones((4, 5), F4), np.ones((3, 5), F4)
-TYPES = "elements of a boolean, integer, float (16 bits too"
+TYPES = "elements of a boolean, integer, float (and bfloat16, float16"
 FLOAT8, INT4 = (np.dtype(x) for x in (ml_dtypes.float8_e4m3fn, ml_dtypes.int4))
 SHAPES = ("() or (5,)", "(3, 1)", "or (3, 5)")
 

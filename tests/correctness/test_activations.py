@@ -145,6 +145,8 @@ def test_objects(dtype: Any) -> None:
             assert again == one
         with pytest.raises(AttributeError):
             _ = one.other
+        with pytest.raises(TypeError, match=r"^jitgemm: slope: expected a number, for bent"):
+            type(one)(one.row, ())
         text = pickle.dumps(one)
         assert str(inspect.signature(make)) == "(slope: 'float', most: 'float' = inf)"
         assert "bent at zero" in make.__doc__
@@ -170,6 +172,7 @@ REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "name of an input": (ValueError, "name: .*'row'", {"name": "row"}),
     "no identifier": (TypeError, "name: .*'a b'", {"name": "a b"}),
     "no text": (TypeError, "name: .*3", {"name": 3}),
+    "a parameter like an attribute": (TypeError, "parameters: .*values", {"parameters": ("values",)}),
     "parameters alike": (TypeError, "parameters: ", {"parameters": ("slope", "slope")}),
     "no parameter": (TypeError, "parameters: ", {"parameters": (1, 2)}),
     "a default that is NaN": (
@@ -263,6 +266,9 @@ def test_activations_of_integers(pair: Any, backend: str, rng: np.random.Generat
                 same_bits(got, want, (m, n, k, mine))
             got = jitgemm.gemm(np.asfortranarray(a), b, threads=2, **given)
             same_bits(got, want, (m, n, k, mine))
+            if others is not full:
+                for x in jitgemm.gemm_batched([a, a], b, **given):
+                    same_bits(x, want, (m, n, k, mine))
 
 
 @pytest.mark.usefixtures("low")

@@ -30,6 +30,8 @@ __all__ = [
 ]  # fmt: skip
 
 Constructor = Callable[..., "Activation"]
+_OWN = ("row", "values")
+"""Attributes that are no parameters."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,7 +49,8 @@ class Activation:
     def __post_init__(self) -> None:
         row, last = self.row, -math.inf
         numbers: list[float] = []
-        for parameter, given in zip(row.parameters, self.values, strict=True):
+        values = _bound(row, tuple(self.values), {})
+        for parameter, given in zip(row.parameters, values, strict=True):
             x = _number(given, parameter)
             if row.ascending and x < last:
                 # Worded by the one before, as one says a range.
@@ -69,7 +72,7 @@ class Activation:
         return map_array(self.row, self.values, x)
 
     def __getattr__(self, name: str) -> float:
-        if name in ("row", "values"):  # of one that was made without its constructor
+        if name in _OWN:  # of one that was made without its constructor
             raise AttributeError(name)
         for parameter, x in zip(self.row.parameters, self.values, strict=True):
             if parameter.name == name:
@@ -131,8 +134,9 @@ def _bound(row: Operation, given: tuple[Any, ...], named: dict[str, Any]) -> tup
             raise TypeError(message(row.name, expected, f"another {name}"))
         values[name] = x
     for parameter in row.parameters:
-        if values.setdefault(parameter.name, parameter.default) is None:
+        if parameter.name not in values and parameter.default is None:
             raise TypeError(message(parameter.name, f"a number, for {row.name}", "none"))
+        values.setdefault(parameter.name, parameter.default)
     return tuple(values[name] for name in names)
 
 
@@ -313,6 +317,9 @@ def _declared(name: str, parameters: Iterable[Parameter | str]) -> tuple[Paramet
         raise TypeError(message("parameters", "a Parameter or a name each, all different", given))
     for x in (name, *names):
         check_identifier(x)
+    taken = [x for x in names if x in _OWN]
+    if taken:
+        raise TypeError(message("parameters", f"other names than {' and '.join(_OWN)}", taken[0]))
     for parameter in given:
         if parameter.default is not None:
             _number(parameter.default, replace(parameter, name=f"default of {parameter.name}"))

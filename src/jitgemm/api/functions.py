@@ -81,7 +81,8 @@ def gemm(a: object, b: object, **keywords: Unpack[GemmKeywords]) -> Array:
 
     Args:
         a: ``(..., m, k)`` of any boolean, integer, float (float16 and ``ml_dtypes.bfloat16`` too)
-            or complex type, any strides and byte order; or a handle from :func:`prepack_lhs`.
+            or complex type, or one that :func:`register_storage_type` has made known; any strides
+            and byte order; or a handle from :func:`prepack_lhs`.
         b: ``(..., k, n)``, of the same type if that is complex, or a handle from
             :func:`prepack_rhs`.
         alpha: a number, real unless the type is complex, whole if it is one of integers.  With
@@ -126,7 +127,8 @@ def gemm(a: object, b: object, **keywords: Unpack[GemmKeywords]) -> Array:
             stacks anything that broadcasts to ``(..., 1, n)``.
         requantize: for 8-bit integers: make the result 8-bit again.
         out_dtype: a type that holds the result's own, such as float32 for 16-bit floats; complex
-            results keep theirs.  Of 8-bit integers with scales float32, float16 or bfloat16.
+            results keep theirs; for two operands of a storage type also what that says.  Of 8-bit
+            integers with scales float32, float16 or bfloat16.
         allow_bf16_dot: let bfloat16 be multiplied by the processor's instruction for it, where
             there is one: up to twice as fast, but it treats subnormal numbers as zeros.
 

@@ -55,9 +55,8 @@ _results: dict[tuple[Any, ...], np.dtype] = {}
 
 def types_text() -> str:
     """The types that operands may have, in words."""
-    own = [x.format.name for x in BY_NAME.values() if x.format and not x.format.builtin]
-    stored = ", ".join(["16 bits too", "bfloat16 as well", *own])
-    return f"elements of a boolean, integer, float ({stored}) or complex type"
+    stored = ", ".join(x.format.name for x in list(BY_NAME.values()) if x.format)
+    return f"elements of a boolean, integer, float (and {stored}) or complex type"
 
 
 def number_of(dtype: np.dtype) -> Number | None:
@@ -216,7 +215,7 @@ def lasting(x: np.dtype) -> np.dtype:
 def _native(x: np.dtype) -> np.dtype:
     """NumPy's own object for the type in this machine's byte order.
 
-    Entries know types by identity; of bfloat16 ``newbyteorder`` makes a new object.
+    Entries know types by identity; of those that NumPy lacks ``newbyteorder`` makes new objects.
     """
     return np.dtype(x.type)
 

@@ -59,9 +59,10 @@ class Unit:
         """Identifies the unit in memory and, with the machine, on disk."""
         # Kept by hand: a cached property of the standard library holds a lock while it is computed.
         if not self._key:
-            self._key.append(
-                f"{self.name}\0{text(self) if self.identity is None else self.identity}"
-            )
+            identity = self.identity
+            if identity is None:
+                identity = hashlib.sha256(text(self).encode()).hexdigest()
+            self._key.append(f"{self.name}\0{identity}")
         return self._key[0]
 
 

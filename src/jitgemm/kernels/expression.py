@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from jitgemm.errors import LanguageError
 from jitgemm.kernels.operations import INPUTS, OPERATIONS, Operation, row_of
@@ -118,6 +119,7 @@ def _steps(row: Operation) -> tuple[Step, ...]:
     return (*inputs, (row.step, tuple(range(len(inputs)))))
 
 
+@lru_cache(maxsize=64)
 def program_of(row: Operation) -> Program:
     """An activation; its parameters are run-time constants."""
     return Program(_steps(row))
