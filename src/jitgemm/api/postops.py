@@ -28,6 +28,7 @@ __all__ = [
     "Steps", "has_operands", "register_post_op", "snapshot", "steps_of", "unregister_post_op",
 ]  # fmt: skip
 
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _FEW = 2
 
 
@@ -80,7 +81,7 @@ def steps_of(
             for numbers that have none.
     """
     steps, (m, n) = Steps(), full[-2:]
-    kind = np.dtype(np.float64 if number[0] is F64 else np.float32)
+    kind = _DOUBLE if number[0] is F64 else _SINGLE
     for name, item in (("a_scale", (m, 1)), ("b_scale", (1, n))):
         given = getattr(options, name)
         if given is not None:
@@ -168,6 +169,8 @@ def _add_post_op(
 
 def _numbers(name: str, x: object, kind: np.dtype) -> Array:
     """Real numbers of the type that the epilogue computes in, in this machine's byte order."""
+    if type(x) is np.ndarray and x.dtype is kind and x.flags.c_contiguous:
+        return x
     given = weakly(name, x, kind)
     number = number_of(given.dtype)
     if number is None or number[1] == _FEW:
@@ -188,21 +191,30 @@ def _placed(name: str, x: Array, wide: tuple[int, ...]) -> tuple[Array, Axes]:
 
     With batch axes from the first on along which they differ.
     """
-    try:
-        fits = np.broadcast_shapes(x.shape, wide) == wide
-    except ValueError:
-        fits = False
-    if not fits:
-        shape = "()" if x.shape == () else str(x.shape)
-        raise ValueError(message(name, f"a shape that broadcasts to {wide}", f"shape {shape}"))
-    x = x.reshape((1,) * (2 - x.ndim) + x.shape)
-    lead, (rows, cols) = x.shape[:-2], x.shape[-2:]
-    kinds = {
-        (False, False): Axes.ONE, (True, False): Axes.ROW,
-        (False, True): Axes.COLUMN, (True, True): Axes.FULL,
-    }  # fmt: skip
+    shape = (1,) * (2 - x.ndim) + x.shape
+    lead, (rows, cols) = shape[:-2], shape[-2:]
+    if not _fits(shape, wide):
+        given = "()" if x.shape == () else str(x.shape)
+        raise ValueError(message(name, f"a shape that broadcasts to {wide}", f"shape {given}"))
     first = next((i for i, count in enumerate(lead) if count != 1), len(lead))
-    return x.reshape(*lead[first:], rows * cols), kinds[rows > 1, cols > 1]
+    return x.reshape(*lead[first:], rows * cols), _AXES[rows > 1, cols > 1]
+
+
+_AXES = {
+    (False, False): Axes.ONE, (True, False): Axes.ROW,
+    (False, True): Axes.COLUMN, (True, True): Axes.FULL,
+}  # fmt: skip
+
+
+def _fits(shape: tuple[int, ...], wide: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to another one."""
+    pairs = zip(reversed(shape), reversed(wide), strict=False)
+    return len(shape) <= len(wide) and all(x in (1, y) for x, y in pairs)
+
+
+def has_operands(options: Options) -> bool:
+    """Whether options have operands of an epilogue."""
+    return any(x is not None for x in (options.a_scale, options.b_scale, options.post_ops))
 
 
 def snapshot(options: Options) -> Options:
@@ -214,11 +226,6 @@ def snapshot(options: Options) -> Options:
         ops = [tuple(copy.copy(x) for x in op) if isinstance(op, tuple) else op for op in ops]
     scales = {name: copy.copy(getattr(options, name)) for name in ("a_scale", "b_scale")}
     return replace(options, post_ops=ops, **scales)
-
-
-def has_operands(options: Options) -> bool:
-    """Whether options have operands of an epilogue."""
-    return any(x is not None for x in (options.a_scale, options.b_scale, options.post_ops))
 
 
 # -- from outside ----------------------------------------------------------------------------------

@@ -83,6 +83,10 @@ class Program:
 
     def then(self, following: Program) -> Program:
         """This program, and another one of its result; the other's constants come after its own."""
+        return _joined(self, following)
+
+    def joined_to(self, following: Program) -> Program:
+        """As :meth:`then`, made anew."""
         shift, first, steps = self.constants, len(self.steps), list(self.steps)
         # Where each step of the following program is found.
         at: list[int] = []
@@ -108,6 +112,13 @@ class Program:
         )
 
 
+# Kept, because calls with operands ask for them each time.
+@lru_cache(256)
+def _joined(first: Program, following: Program) -> Program:
+    return first.joined_to(following)
+
+
+@lru_cache(256)
 def binary(row: Operation, operand: int) -> Program:
     """An operation applied to the element and its number of an operand."""
     return Program((("v", ()), ("operand", (operand,)), (row.step, (0, 1))))

@@ -89,8 +89,8 @@ class Scalars:
 
         By job field, along each of so many batch axes.
         """
-        found = {}
-        for name in TABLES:
+        found: dict[str, tuple[int, ...]] = {}
+        for name in TABLES if axes else ():
             table = self.table(name)
             if table is not None and table.ndim > 1:
                 lead = zip(table.shape[:-1], table.strides[:-1], strict=True)
@@ -139,7 +139,7 @@ _STRUCTS = {
 class DataLayout:
     """How the data of calls are laid out for one plan."""
 
-    __slots__ = ("_exchanged", "_shape", "_spec", "_tabled", "factors")
+    __slots__ = ("_exchanged", "_rows", "_shape", "_spec", "_tabled", "factors")
 
     factors: Callable[[Factors], bytes]
     """``factors(x)``: the record of a call that has no more, in the caller's orientation."""
@@ -151,6 +151,12 @@ class DataLayout:
         element = spec.epilogue_type
         bare, self._tabled = _STRUCTS[element.integral, element.bytes, spec.parts]
         self.factors = self._packing(bare.pack)
+        # Numbers from row to row of the operands of programs that have them.
+        self._rows = tuple(
+            (f"{name}_row", self._shape[1] if axes.by_column else 1)
+            for name, axes in zip(EPILOGUE_OPERANDS, spec.epilogue.operands, strict=False)
+            if axes.by_row
+        )
 
     def record(self, scalars: Scalars) -> tuple[bytes, Tables]:
         """The record of a call, and the arrays it refers to.
@@ -171,10 +177,8 @@ class DataLayout:
         for name, field in (("zero_a", "zero_a_row"), ("scales", "scale_row")):
             if name in tables and tables[name].size > 1:
                 values[field] = tables[name].itemsize
-        for name, axes in zip(EPILOGUE_OPERANDS, self._spec.epilogue.operands, strict=False):
-            if axes.by_row:
-                count = self._shape[1] if axes.by_column else 1
-                values[f"{name}_row"] = count * tables[name].itemsize
+        for field, count in self._rows:
+            values[field] = count * self._spec.epilogue_type.bytes
         pack, others = self._tabled.pack, tuple(values.values())
         return self._packing(pack, others)(scalars.factors), tables
 
