@@ -212,6 +212,9 @@ def _depth_step(
 
 def _each_tile(k: Kernel, spec: GemmSpec, tile: View, a: Ptr, b: Ptr) -> Iterator[tuple[Ptr, Ptr]]:
     """A and B of each of several microtiles; the record is moved to the one at hand."""
+    if spec.b is not BSource.INPLACE:
+        yield a, b
+        return
     moves, at_a, at_b = TileMoves(spec, tile), k.var(a), k.var(b)
     left = k.var(tile.int("count"))
     for _ in k.repeat_while(lambda: left.value > 0):
