@@ -17,12 +17,14 @@ from weakref import WeakSet
 import numpy as np
 
 from jitgemm.errors import LanguageError
+from jitgemm.isa.comparisons import COMPARISONS
 from jitgemm.isa.conversions import conversion, dtype_of
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
-from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, T, Var, Vec
+from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, Var, Vec
 from jitgemm.lang.memory import Memory
 from jitgemm.lang.tiles import TileRegisters
+from jitgemm.lang.values import T
 
 __all__ = ["InterpKernel", "Memory", "dtype_of", "run"]
 
@@ -37,6 +39,14 @@ _INT_OPS: dict[str, Callable[[int, int], int]] = {
     "urem": operator.mod,
     "and": operator.and_,
     "or": operator.or_,
+    "xor": operator.xor,
+    "shl": operator.lshift,
+    "ashr": operator.rshift,
+}
+_MASK_OPS: dict[str, Callable[[Any, Any], Any]] = {
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
 }
 _PREDICATES: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq,
@@ -93,6 +103,8 @@ class InterpKernel(Kernel):
     def int_op(self, op: str, a: Int, b: Int) -> Int:
         if op in ("udiv", "urem") and (a.handle < 0 or b.handle <= 0):
             raise LanguageError(f"{op} of {a.handle} by {b.handle}")
+        if op in ("shl", "ashr") and not 0 <= b.handle < _WORD * 8:
+            raise LanguageError(f"{op} by {b.handle}")
         return self._int(_INT_OPS[op](a.handle, b.handle))
 
     def compare(self, predicate: str, a: Int, b: Int) -> Cond:
@@ -137,10 +149,16 @@ class InterpKernel(Kernel):
         data = np.array([value.handle], np.uint64)
         self.memory.write(self._word(p), data.view(np.uint8))
 
-    def _live(self, lanes: int, mask: Mask | None) -> int:
-        if mask is not None and mask.lanes != lanes:
-            raise LanguageError(f"mask of {mask.lanes} lanes on {lanes}")
-        return lanes if mask is None else int(mask.handle)
+    def _runs(self, lanes: int, mask: Mask | None) -> list[tuple[int, int]]:
+        """Start and end of each run of lanes that are touched."""
+        if mask is None:
+            return [(0, lanes)]
+        if mask.lanes != lanes:
+            self.check_mask(mask, lanes)
+        if isinstance(mask.handle, int):
+            return [(0, mask.handle)] if mask.handle else []
+        edges = np.flatnonzero(np.diff(mask.handle, prepend=False, append=False))
+        return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
     def load(
         self,
@@ -150,19 +168,37 @@ class InterpKernel(Kernel):
         mask: Mask | None = None,
         other: Vec | None = None,
     ) -> Vec:
-        live = self._live(lanes, mask)
         values = np.zeros(lanes, dtype_of(element))
         if other is not None:
             values[:] = other.handle
-        if live:
-            size = live * element.bytes
-            values.view(np.uint8)[:size] = self.memory.read(p.handle, size)
+        size, into = element.bytes, values.view(np.uint8)
+        for first, end in self._runs(lanes, mask):
+            where = p.handle + first * size
+            into[first * size : end * size] = self.memory.read(where, (end - first) * size)
         return Vec(self, values, element, lanes)
 
     def store(self, p: Ptr, value: Vec, mask: Mask | None = None) -> None:
-        live = self._live(value.lanes, mask)
-        if live:
-            self.memory.write(p.handle, value.handle[:live].view(np.uint8))
+        size = value.element.bytes
+        for first, end in self._runs(value.lanes, mask):
+            self.memory.write(p.handle + first * size, value.handle[first:end].view(np.uint8))
+
+    def gather(
+        self,
+        p: Ptr,
+        offsets: Vec,
+        element: ElementType,
+        mask: Mask | None = None,
+        other: Vec | None = None,
+    ) -> Vec:
+        self.check_gather(offsets, element, mask, other)
+        values = np.zeros(offsets.lanes, dtype_of(element))
+        if other is not None:
+            values[:] = other.handle
+        for first, end in self._runs(offsets.lanes, mask):
+            for lane in range(first, end):
+                where = p.handle + int(offsets.handle[lane])
+                values[lane] = self.memory.read(where, element.bytes).view(values.dtype)[0]
+        return Vec(self, values, element, offsets.lanes)
 
     def prefetch(self, p: Ptr, *, write: bool = False, near: bool = True) -> None:
         pass
@@ -216,6 +252,21 @@ class InterpKernel(Kernel):
             raise LanguageError(f"shuffle: no such lanes among {both.size}: {tuple(lanes)}")
         return Vec(self, both[list(lanes)], a.element, len(lanes))
 
+    def extract(self, x: Vec, lane: int) -> Vec:
+        self.check_lane(x.lanes, lane)
+        return Vec(self, x.handle[lane : lane + 1], x.element, 1)
+
+    def insert(self, x: Vec, lane: int, scalar: Vec) -> Vec:
+        self.check_lane(x.lanes, lane)
+        self.check_scalar(scalar, x.element)
+        values = x.handle.copy()
+        values[lane] = scalar.handle[0]
+        return Vec(self, values, x.element, x.lanes)
+
+    def integer(self, scalar: Vec) -> Int:
+        self.check_integer(scalar)
+        return self._int(int(scalar.handle[0]))
+
     def number(self, value: Int, element: ElementType) -> Vec:
         return Vec(self, np.array([value.handle]).astype(dtype_of(element)), element, 1)
 
@@ -228,7 +279,44 @@ class InterpKernel(Kernel):
             return Vec(self, np.full(lanes, exact, dtype_of(element)), element, lanes)
 
     def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:  # noqa: ARG002
+        # The usual mask is a number; any other one is an array of truth values.
         return Mask(self, max(0, min(self.const(count).handle, lanes)), lanes)
+
+    @staticmethod
+    def _truths(mask: Mask) -> Any:
+        if isinstance(mask.handle, int):
+            return np.arange(mask.lanes) < mask.handle
+        return mask.handle
+
+    def compare_lanes(self, predicate: str, a: Vec, b: Vec) -> Mask:
+        self.check_same(predicate, a, b)
+        return Mask(self, COMPARISONS[predicate].meaning(a.handle, b.handle), a.lanes)
+
+    def mask_op(self, op: str, a: Mask, b: Mask) -> Mask:
+        self.check_mask(b, a.lanes)
+        return Mask(self, _MASK_OPS[op](self._truths(a), self._truths(b)), a.lanes)
+
+    def mask_not(self, a: Mask) -> Mask:
+        return Mask(self, ~self._truths(a), a.lanes)
+
+    def choose(self, mask: Mask, yes: Vec, no: Vec) -> Vec:
+        self.check_same("choose", yes, no)
+        self.check_mask(mask, yes.lanes)
+        values = np.where(self._truths(mask), yes.handle, no.handle)
+        return Vec(self, values, yes.element, yes.lanes)
+
+    def lane(self, mask: Mask, lane: int) -> Cond:
+        self.check_lane(mask.lanes, lane)
+        return Cond(self, bool(self._truths(mask)[lane]))
+
+    def any(self, mask: Mask) -> Cond:
+        return Cond(self, bool(self._truths(mask).any()))
+
+    def all(self, mask: Mask) -> Cond:
+        return Cond(self, bool(self._truths(mask).all()))
+
+    def count(self, mask: Mask) -> Int:
+        return Int(self, int(self._truths(mask).sum()))
 
     def var(self, initial: T) -> Var[T]:
         bits = initial.lanes * initial.element.bits if isinstance(initial, Vec) else 0
@@ -298,18 +386,11 @@ class InterpKernel(Kernel):
                 raise LanguageError("a loop did not end")
             yield
 
-    def call(self, function: Function, *args: IntLike | Ptr) -> None:
-        if len(args) != len(function.params):
-            raise LanguageError(f"{function.name} takes {len(function.params)} arguments")
-        values: list[Int | Ptr] = []
-        for (name, kind), arg in zip(function.params, args, strict=True):
-            value = arg if isinstance(arg, Ptr) else self.const(arg)
-            if (kind == "ptr") != isinstance(value, Ptr):
-                raise LanguageError(f"{function.name}: {name} must be {kind}")
-            values.append(value)
+    def call(self, function: Function, *args: IntLike | Ptr | Vec | float) -> Any:
+        values = self.arguments(function, args)
         caller, self._frame = self._frame, _Frame(function.name)
         try:
-            function.body(self, *values)
+            return self.returned(function, function.body(self, *values))
         except LanguageError as error:
             error.add_note(f"in {function.name}")
             raise
@@ -352,13 +433,20 @@ class InterpKernel(Kernel):
         pass
 
 
-def run(function: Function, memory: Memory, isa: Isa, *args: int) -> None:
-    """Run a function with plain integers as arguments: numbers and real addresses.
+def run(function: Function, memory: Memory, isa: Isa, *args: float) -> float | None:
+    """Run a function with plain numbers as arguments (real addresses among them).
+
+    What it returns is a number too.
 
     Raises:
         LanguageError: the source broke a rule of the language.
     """
     k = InterpKernel(isa, memory)
     pairs = zip(args, function.params, strict=True)
-    k.call(function, *(Ptr(k, x) if kind == "ptr" else x for x, (_, kind) in pairs))
+    # Of addresses there are integers only.
+    values = (Ptr(k, x) if kind == "ptr" else x for x, (_, kind) in pairs)
+    found = k.call(function, *values)
     k.finish()
+    if found is None:
+        return None
+    return found.handle[0].item() if isinstance(found, Vec) else found.handle  # type: ignore[no-any-return]

@@ -45,6 +45,7 @@ def shape_holes(element: ElementType, lanes: int) -> dict[str, str]:
     signs = {"SIGN": every(integer, str(1 << (element.bits - 1)))}
     if element.integral:
         numbers = signs | {"HALF": every(integer, str(element.bits // 2))}
+        numbers["sign"] = "s" if element.signed else "u"
     else:
         row = bits.FORMATS[element.bits]
         # Exact in every format: the digits of a double are those LLVM wants.
