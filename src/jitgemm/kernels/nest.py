@@ -430,7 +430,8 @@ def nest(spec: GemmSpec) -> Function:
                 else:
                     product(k, job, thread, within - pack_chunks, (jc0, jc1, p0, p1, slice_at))
 
-        drain(k, job, per_slice * slices * job.int("blocks"), ready, work)
+        total = per_slice * slices * job.int("blocks")
+        drain(k, job.pointer("counters"), total, ready, work)
 
     params = parameters("job* thread")
     return Function(spec.symbol, params, body)
