@@ -2,7 +2,8 @@
 
 ``matmul``, ``matvec``, ``vecmat`` and ``vecdot`` are NumPy's, faster.  ``gemm`` computes
 ``act(alpha * a @ b + beta * c + bias)`` in one pass.  ``prepack_rhs`` packs fixed weights once;
-``plan`` prepares a product for calls of tens of nanoseconds of overhead.
+``plan`` prepares a product for calls of tens of nanoseconds of overhead.  ``kernel`` and ``launch``
+run kernels of your own on arrays.
 """
 
 from jitgemm.api import math
@@ -10,11 +11,12 @@ from jitgemm.api.activations import clip, leaky_relu
 from jitgemm.api.batched import gemm_batched
 from jitgemm.api.config import get_num_threads, set_num_threads, show_config, threads
 from jitgemm.api.functions import gemm
+from jitgemm.api.launch import kernel, launch
 from jitgemm.api.plans import Plan, plan
 from jitgemm.api.prepack import prepack_lhs, prepack_rhs
 from jitgemm.api.quantise import Requantize
 from jitgemm.api.ufuncs import matmul, matvec, vecdot, vecmat
-from jitgemm.errors import IsaError, JitGemmWarning
+from jitgemm.errors import IsaError, JitGemmWarning, LanguageError
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import PackedLhs, PackedRhs
 
@@ -23,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "IsaError",
     "JitGemmWarning",
+    "LanguageError",
     "PackedLhs",
     "PackedRhs",
     "Plan",
@@ -32,6 +35,8 @@ __all__ = [
     "gemm",
     "gemm_batched",
     "get_num_threads",
+    "kernel",
+    "launch",
     "leaky_relu",
     "math",
     "matmul",

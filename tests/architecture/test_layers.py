@@ -98,10 +98,10 @@ def test_nothing_generated_is_checked_in() -> None:
 # -- public surface -------------------------------------------------------------------------------
 
 PUBLIC = [
-    "IsaError", "JitGemmWarning", "PackedLhs", "PackedRhs", "Plan", "Requantize",
+    "IsaError", "JitGemmWarning", "LanguageError", "PackedLhs", "PackedRhs", "Plan", "Requantize",
     "Workspace", "clip", "gemm",
-    "gemm_batched", "get_num_threads", "leaky_relu", "math", "matmul", "matvec", "plan",
-    "prepack_lhs", "prepack_rhs",
+    "gemm_batched", "get_num_threads", "kernel", "launch", "leaky_relu", "math", "matmul", "matvec",
+    "plan", "prepack_lhs", "prepack_rhs",
     "set_num_threads", "show_config", "threads", "vecdot", "vecmat",
 ]  # fmt: skip
 
