@@ -1,4 +1,4 @@
-"""Masks, reductions, integer operations, gathers, scalars and results: on both backends alike.
+"""Masks, reductions, shifts, gathers, scalars and results: on both backends alike.
 
 As in ``test_ops.py`` sources are written once, run by machine code and interpreter, and compared
 byte for byte; then with what NumPy says.
@@ -19,7 +19,6 @@ from test_ops import specials
 from jitgemm.errors import LanguageError
 from jitgemm.isa import types
 from jitgemm.isa.comparisons import COMPARISONS
-from jitgemm.isa.integers import GENERIC_INTEGERS
 from jitgemm.isa.tables import BY_NAME, Isa
 from jitgemm.isa.types import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
 from jitgemm.lang.core import Cond, Function, Int, Kernel, Mask, Ptr, Vec, parameters
@@ -214,48 +213,6 @@ def test_impossible_shifts_are_refused() -> None:
         for amount in (32, -1):
             with pytest.raises(LanguageError, match="shift"):
                 run(v, Memory(), isa, amount)
-
-
-_SHIFTS = ("shl", "lshr", "ashr")
-
-
-@pytest.mark.parametrize("name", [n for n in GENERIC_INTEGERS if n != "dot2"])
-@both_widths
-@every_integer
-@every_isa
-def test_integer_op(isa: Isa, element: ElementType, name: str, scalar: bool) -> None:  # noqa: FBT001
-    """The table's operations mean the same for every width and signedness."""
-    if name == "bswap" and element.bytes == 1:
-        pytest.skip("a byte has no order")
-    op, lanes = isa.integers[name], 1 if scalar else isa.lanes(element)
-    a, b = pairs(element, lanes)
-    if name in _SHIFTS:
-        b = (b.view(f"u{element.bytes}") % element.bits).view(b.dtype)
-    columns = [a, b, a[::-1].copy()][: op.arity]
-
-    def body(k: Kernel, out: Ptr, *rest: Any) -> None:
-        *inputs, count = rest
-        for i in k.range(0, count, lanes):
-            at = i * element.bytes
-            x = [k.load(p + at, element, lanes) for p in inputs]
-            k.store(out + at, k.op(name, *x))
-
-    names = [f"x{i}" for i in range(op.arity)]
-    declaration = " ".join(["out*", *(f"{n}*" for n in names), "count"])
-    f = function(f"{name}_{element}x{lanes}", declaration, body)
-    arrays = {"out": np.zeros_like(a)} | dict(zip(names, columns, strict=True))
-    got = execute(f, isa, arrays, a.size)["out"]
-    models = {
-        "minimum": np.minimum, "maximum": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-        "xor": np.bitwise_xor, "shl": np.left_shift, "add": np.add, "sub": np.subtract,
-        "mul": np.multiply, "neg": np.negative,
-        "relu": lambda x: np.maximum(x, 0),
-        "lshr": lambda x, n: x.view(f"u{x.itemsize}") >> n.view(f"u{x.itemsize}"),
-        "ashr": lambda x, n: x.view(f"i{x.itemsize}") >> n.view(f"i{x.itemsize}"),
-    }  # fmt: skip
-    if name in models:
-        with np.errstate(all="ignore"):
-            assert_same(got, models[name](*columns).view(a.dtype), name)
 
 
 @pytest.mark.parametrize("target", INTEGERS, ids=str)
