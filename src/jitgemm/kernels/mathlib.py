@@ -148,11 +148,10 @@ def exp(k: Kernel, x: Vec) -> Vec:
 def exp_nonpositive(k: Kernel, x: Vec) -> Vec:
     """``e**x`` for ``x <= 0``, in two thirds of the instructions: as sums of a softmax want it.
 
-    The bits are those of :func:`exp`, but for subnormal results: those may be 0.
+    The bits are those of :func:`exp`, but subnormal results may be 0.
     """
     y, n = _reduced_exp(k, _at_least(k, x, _EXP_GONE[x.element.name]))
-    unit = k.op("pow2", n)
-    return k.op("madd", unit, y, unit)
+    return k.op("mul", k.op("add", y, _all(x, 1.0)), k.op("pow2", n))
 
 
 def log(k: Kernel, x: Vec) -> Vec:
