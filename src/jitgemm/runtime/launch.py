@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,10 +60,9 @@ class Launcher:
             LanguageError: the kernel broke a rule of the language.
             JitUnavailableError: no code can be generated in this process.
         """
-        items = int(np.prod(grid, dtype=object))
+        items = math.prod(grid)
         grain = min(grain or -(-items // (_TICKETS * threads if threads > 1 else 1)), items)
         tickets = -(-items // grain)
-        # With room to begin with a cache line of its own.
         counters = record_array(COUNTERS.slots)
         job = record_array(self.record.slots)
         where = address(counters.view(np.uint8))
