@@ -441,6 +441,7 @@ def test_lanes_that_cannot_be_reduced_are_refused() -> None:
         lambda k: k.gather(k.scratch(8), k.zero(I32, 4), F32, k.mask(1, F32, 2)),
         lambda k: k.zero(F32, 4) + k.zero(F64, 4),
         lambda k: k.zero(I32, 4) / 2,
+        lambda k: list(k.when(k.zero(F32, 1) < 1)),
     ]
     for i, body in enumerate(bodies):
         refused(function(f"refused_{i}", "", body), isa)
@@ -485,7 +486,8 @@ def test_operators_of_vectors(isa: Isa) -> None:
 
     def floats(k: Kernel, out: Ptr, x: Ptr, y: Ptr, s: Vec) -> None:
         a, b = (k.load(p, F32, lanes) for p in (x, y))
-        values = [a + b, a - b, a * b, a / b, -a, a + s, s - a, 2 - a, 2 / a, a * 0.1, 3 * a, 1 + a]
+        n = k.const(5)
+        values = [a + b, a - b, a * b, a / b, -a, a + s, s - a, 2 - a, 2 / a, a * 0.1, n * a, n + a]
         for i, v in enumerate(values):
             k.store(out + i * lanes * 4, v)
 
@@ -494,8 +496,8 @@ def test_operators_of_vectors(isa: Isa) -> None:
     x, y = rng.uniform(1, 2, (2, lanes)).astype(np.float32)
     s = np.float32(0.3)
     got = execute(f, isa, {"out": np.zeros(12 * lanes, np.float32), "x": x, "y": y}, float(s))
-    want = [x + y, x - y, x * y, x / y, -x, x + s, s - x, 2 - x, 2 / x, x * np.float32(0.1), 3 * x,
-            1 + x]  # fmt: skip
+    want = [x + y, x - y, x * y, x / y, -x, x + s, s - x, 2 - x, 2 / x, x * np.float32(0.1), 5 * x,
+            5 + x]  # fmt: skip
     assert_same(got["out"], np.concatenate(want), "floats")
 
     def whole(k: Kernel, out: Ptr, x: Ptr, y: Ptr) -> None:

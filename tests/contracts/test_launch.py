@@ -130,7 +130,6 @@ def layer_norm(
     k: Any, x: Any, weight: Any, bias: Any, y: Any, mean: Any, spread: Any, eps: Any, row: Any
 ) -> None:
     x, y = x[row], y[row]
-    count = k.number(x.shape[0], x.number)
 
     def total(value: Callable[[Any, Any], Any]) -> Any:
         sums = [k.var(k.zero(x.number, x.lanes)) for _ in range(4)]
@@ -141,14 +140,14 @@ def layer_norm(
             first = first + other
         return k.reduce("add", first)
 
-    middle = total(x.load) / count
+    middle = total(x.load) / x.shape[0]
 
     def square(i: Any, mask: Any) -> Any:
         # Lanes that do not exist are as the mean, and add nothing.
         d = x.load(i, mask, other=middle) - middle
         return d * d
 
-    scale = 1 / jm.sqrt(total(square) / count + eps)
+    scale = 1 / jm.sqrt(total(square) / x.shape[0] + eps)
     for i, mask, _ in x.strips():
         v = (x.load(i, mask) - middle) * scale
         y.store(i, v * weight.load(i, mask) + bias.load(i, mask), mask)
@@ -190,7 +189,10 @@ def test_axpy(check: bool, dtype: str, rng: np.random.Generator) -> None:  # noq
     out = y.copy()
     axpy(grid=3, x=x, out=out, alpha=0.1, check=check)
     same_bits(out, want)
-    # A row of zero stride.
+    # A row of zero stride; by place.
+    out = y.copy()
+    jitgemm.launch(axpy, x, out, 0.1, grid=3, check=check)
+    same_bits(out, want)
     out = y.copy()
     axpy(grid=3, x=np.broadcast_to(x[1], x.shape), out=out, alpha=0.1, check=check)
     same_bits(out, y + x[1] * x.dtype.type(0.1))
@@ -272,7 +274,7 @@ def test_math_on_vectors(check: bool, rng: np.random.Generator) -> None:  # noqa
 
 @jitgemm.kernel
 def place(k: Any, out: Any, i: Any, j: Any, l: Any) -> None:
-    out.put(out.get(i, j, l) + k.number(i * 100 + j * 10 + l, out.number), i, j, l)
+    out.put(i * 100 + j * 10 + l + out.get(i, j, l), i, j, l)
 
 
 @both
@@ -456,6 +458,9 @@ _FROZEN.flags.writeable = False
 
 # name: (error, operand, words, changes to the keyword arguments of a good launch)
 BAD: dict[str, tuple[type[Exception], str, tuple[str, ...], dict[str, Any]]] = {
+    "x by place and name": (TypeError, "x", ("one operand", "two"), {"args": (X,)}),
+    "too many by place": (TypeError, "launch", ("at most 4", "5"), {
+        "args": (X, X, 1, 1, 1), "x": ..., "out": ..., "alpha": ...}),
     "x is missing": (TypeError, "x", ("an array or a number", "gives row", "nothing"), {"x": ...}),
     "an unknown operand": (TypeError, "z", ("(x, out, alpha)", "this name"), {"z": X}),
     "an index is given": (TypeError, "row", ("(x, out, alpha)",), {"row": 1}),
@@ -500,7 +505,7 @@ def test_c23_bad_launches_are_refused(name: str) -> None:
     good: dict[str, Any] = {"x": X, "out": out_of(), "alpha": 0.5, "grid": 2}
     given = {n: x for n, x in (good | changes).items() if x is not ...}
     with pytest.raises(error) as caught:
-        axpy(**given)
+        axpy(*given.pop("args", ()), **given)
     text = str(caught.value)
     assert text.startswith(f"jitgemm: {operand}: expected "), text
     for word in words:
@@ -595,7 +600,10 @@ def test_parts_and_indices_of_arrays(check: bool) -> None:  # noqa: FBT001
     def look(k: Any, x: Any, out: Any, row: Any) -> None:
         seen.append((x.ndim, x[row].ndim, x[row, 0].ndim, x.dense, x[row].dense, x[row, 0].dense))
         out.put(x[row][1].get() + x.get(row, 2) + x[row, 0].get(), row)
-        for bad in (lambda: x.at(0, 0, 0), lambda: x.get(0), lambda: x[0.5], lambda: x.load(0)):
+        for bad in (
+            lambda: x.at(0, 0, 0), lambda: x.get(0), lambda: x[0.5], lambda: x.load(0),
+            lambda: out.put(k.zero(F64, 2), 0), lambda: list(k.when(x.get(0, 0) > 0)),
+        ):  # fmt: skip
             with pytest.raises(jitgemm.LanguageError):
                 bad()
 

@@ -57,9 +57,9 @@ class KernelSource:
                 raise ValueError(message("writes", f"names among {self.names}", repr(name)))
         functools.update_wrapper(self, source)
 
-    def __call__(self, **arguments: Any) -> None:
+    def __call__(self, *values: Any, **arguments: Any) -> None:
         """Launch it: see :func:`launch`."""
-        launch(self, **arguments)
+        launch(self, *values, **arguments)
 
     def __repr__(self) -> str:
         return f"<jitgemm kernel {self.source.__qualname__}>"
@@ -84,7 +84,7 @@ def kernel(
                 y = out[row].load(i, mask) + alpha * x[row].load(i, mask)
                 out[row].store(i, y, mask)
 
-        axpy(grid=len(x), x=x, out=y, alpha=0.5)
+        axpy(x, y, 0.5, grid=len(x))
 
     Args:
         source: ``source(k, *operands, *indices, *, constants)``.  The last parameters are the
@@ -108,7 +108,7 @@ def kernel(
 def launch(
     source: KernelSource,
     /,
-    *,
+    *values: Any,
     grid: int | tuple[int, ...],
     grain: int | None = None,
     threads: int | None = None,
@@ -122,6 +122,7 @@ def launch(
 
     Args:
         source: made by :func:`kernel`.
+        *values: operands by place; others by name.
         grid: how many items; several numbers for several indices, the last one running fastest.
         grain: items a thread takes at a time; by default as many as share the work evenly.
         threads: at most this many threads; by default as in :func:`~jitgemm.gemm`, and one if
@@ -143,8 +144,14 @@ def launch(
     if not isinstance(source, KernelSource):
         raise TypeError(message("kernel", "a kernel made by jitgemm.kernel", type(source).__name__))
     lengths = _grid(grid)
+    for name, value in zip(source.names, values, strict=False):
+        if name in operands:
+            raise TypeError(message(name, "one operand", "two, by place and by name"))
+        operands[name] = value
+    if len(values) > len(source.names):
+        raise TypeError(message("launch", f"at most {len(source.names)} operands", len(values)))
     names = _operand_names(source, lengths, operands)
-    values, kinds = _bind(source, {name: operands[name] for name in names})
+    bound, kinds = _bind(source, {name: operands[name] for name in names})
     constants = tuple(
         _constant(name, operands.get(name, default)) for name, default in source.constants.items()
     )
@@ -152,7 +159,7 @@ def launch(
         grain = _whole("grain", grain, 1)
     if not isinstance(check, bool):
         raise TypeError(message("check", "True or False", type(check).__name__))
-    small = sum(x.nbytes for x in values.values() if isinstance(x, np.ndarray)) < _ALONE
+    small = sum(x.nbytes for x in bound.values() if isinstance(x, np.ndarray)) < _ALONE
     wanted = resolve_threads(threads) if threads is not None or not small else 1
     isa = engine().isa
     if math.prod(lengths) == 0:
@@ -161,7 +168,7 @@ def launch(
         source.source.__name__, source.source, tuple(kinds.items()), len(lengths), constants, isa
     )
     checked = check or isa.interpreted
-    launcher_for(spec).run(values, lengths, grain, wanted, checked=checked)
+    launcher_for(spec).run(bound, lengths, grain, wanted, checked=checked)
 
 
 def _whole(name: str, value: object, least: int) -> int:

@@ -100,9 +100,19 @@ class ArrayView:
 
     def put(self, value: Number, *index: IntLike) -> None:
         """Write one element."""
-        one = value if isinstance(value, Vec) else self.k.literal(value, self.number, 1)
-        self.k.check_lane(one.lanes, 0)
+        one = self._vector(value, 1)
+        if one.lanes != 1:
+            raise LanguageError(f"{self.name}: {one.lanes} lanes are no single element")
         self.store(index, one)
+
+    def _vector(self, value: Number, lanes: int) -> Vec:
+        """What may stand for a vector of this type, as one."""
+        k = self.k
+        if isinstance(value, Int):
+            value = k.number(value, self.number)
+        elif not isinstance(value, Vec):
+            return k.literal(value, self.number, lanes)
+        return k.splat(value, lanes) if value.lanes == 1 else value
 
     def _wide(self, x: Vec) -> Vec:
         return self.k.convert(x, self.number)
@@ -126,9 +136,7 @@ class ArrayView:
         k, count = self.k, lanes or self.lanes
         where, rest = self._whole(index), None
         if other is not None:
-            x = other if isinstance(other, Vec) else k.literal(other, self.number, count)
-            x = k.splat(x, count) if x.lanes == 1 else x
-            rest = k.convert(x, self.element)
+            rest = k.convert(self._vector(other, count), self.element)
         if self.dense or count == 1:
             return self._wide(k.load(where, self.element, count, mask, rest))
         return self._wide(k.gather(where, self._steps(count), self.element, mask, rest))

@@ -255,6 +255,7 @@ class InterpKernel(VectorValues):
             yield Int(self, i)
 
     def branches(self, cond: Cond) -> Iterator[bool]:
+        self.check_condition(cond)
         yield bool(cond.handle)
 
     def cases(self, value: Int, labels: Iterator[int] | list[int]) -> Iterator[int]:

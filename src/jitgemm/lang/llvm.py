@@ -277,6 +277,7 @@ class LlvmKernel(VectorText, ThreadWords):
         self._start(done)
 
     def branches(self, cond: Cond) -> Iterator[bool]:
+        self.check_condition(cond)
         yes, no, done = self._label(), self._label(), self._label()
         self._emit(f"br i1 {cond.handle}, label %{yes}, label %{no}")
         for label, taken in ((yes, True), (no, False)):

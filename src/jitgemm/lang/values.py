@@ -42,6 +42,8 @@ class Int:
     const: int | None = None
 
     def _with(self, op: str, other: IntLike, *, swap: bool = False) -> Int:
+        if isinstance(other, Vec | float):
+            return NotImplemented  # type: ignore[no-any-return]  # a vector knows what to do
         rhs = self.k.const(other)
         return self.k.int_op(op, rhs, self) if swap else self.k.int_op(op, self, rhs)
 
@@ -147,8 +149,8 @@ class Ptr:
 class Vec:
     """``lanes`` elements in a register; one lane is a scalar.
 
-    Operators work lane by lane: one of two operands may be a number, or a scalar, which stands in
-    every lane.  Comparisons give a :class:`Mask`.
+    Operators work lane by lane: one of two operands may be a number, an :class:`Int` or a scalar,
+    which stands in every lane.  Comparisons give a :class:`Mask`.
     """
 
     k: Kernel
@@ -227,8 +229,8 @@ class Vec:
         return self._compared("ne", other)
 
 
-Number = Vec | float
-"""A vector, or a number known when generating (an int is one too)."""
+Number = Vec | Int | float
+"""A vector, or what stands in every lane of one: an integer, or a number known when generating."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,11 @@ class VectorWords(ABC):
         if mask.lanes != lanes:
             raise LanguageError(f"mask of {mask.lanes} lanes on {lanes}")
 
+    def check_condition(self, cond: Cond) -> None:
+        """A condition: a mask is none."""
+        if not isinstance(cond, Cond):
+            raise LanguageError(f"a {type(cond).__name__} is no condition: see k.any and k.all")
+
     def check_lane(self, lanes: int, lane: int) -> None:
         """A lane that there is."""
         if not 0 <= lane < lanes:
@@ -163,7 +168,9 @@ class VectorWords(ABC):
     # -- made of other words --------------------------------------------------------------------
     def alike(self, a: Vec, b: Number) -> tuple[Vec, Vec]:
         """Two operands of one shape: a number takes ``a``'s type, a scalar the other's lanes."""
-        if not isinstance(b, Vec):
+        if isinstance(b, Int):
+            b = self.number(b, a.element)
+        elif not isinstance(b, Vec):
             b = self.literal(b, a.element, a.lanes)
         lanes = max(a.lanes, b.lanes)
         x, y = (self.splat(v, lanes) if v.lanes == 1 else v for v in (a, b))
