@@ -21,6 +21,7 @@ from jitgemm.isa import types
 from jitgemm.isa.comparisons import COMPARISONS
 from jitgemm.isa.tables import BY_NAME, Isa
 from jitgemm.isa.types import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
+from jitgemm.jit import compiler
 from jitgemm.lang.core import Cond, Function, Int, Kernel, Mask, Ptr, Vec, parameters
 from jitgemm.lang.interp import Memory, dtype_of, run
 
@@ -552,6 +553,18 @@ def test_gather(isa: Isa, element: ElementType, offset: ElementType) -> None:
             some = x[50 + index]
             assert_same(got[1], np.where(chosen, some, x.dtype.type(0)), "some")
             assert_same(got[2], np.where(chosen, some, seven), "others")
+
+
+@pytest.mark.parametrize("element", [U8, I16, F32, F64, I64], ids=str)
+@every_isa
+def test_gathers_use_the_instruction_where_there_is_one(isa: Isa, element: ElementType) -> None:
+    def body(k: Kernel, out: Ptr, x: Ptr, at: Ptr) -> None:
+        k.store(out, k.gather(x, k.load(at, I32, 4), element))
+
+    f = function(f"gather_text_{element}", "out* x* at*", body)
+    text = compiler.text(compiler.Unit("gather", isa, lambda: [f]))
+    assert ("llvm.masked.gather" in text) == (isa.gathers and element.bytes >= 4)
+    assert isa.gathers == isa.name.startswith("avx")
 
 
 def test_gathers_are_checked() -> None:

@@ -115,6 +115,16 @@ def test_softmax_beside_memory_that_must_not_be_touched(
         assert sides[1].intact(out)
 
 
+def test_softmax_of_numbers_that_are_none(page: dict[str, Any]) -> None:
+    """A NaN or an infinity makes a row of NaN, as in NumPy; -inf counts nothing."""
+    x = np.zeros((4, 41), np.float32)
+    x[0, 7], x[1, 40], x[2, 3], x[3, 5:30] = np.nan, np.nan, np.inf, -np.inf
+    out = np.empty_like(x)
+    page["softmax"](x, out, grid=4)
+    assert np.isnan(out[:3]).all()
+    np.testing.assert_allclose(out[3], np.where(np.isinf(x[3]), 0, 1 / 16), rtol=1e-6)
+
+
 # -- other kernels ---------------------------------------------------------------------------------
 
 
@@ -441,6 +451,19 @@ def test_equal_code_is_shared_and_named() -> None:
 
         shared_one(grid=1, out=out)
     assert [u.name for u in compiler.compiled()].count("launch_shared_one") == 1
+
+
+def test_code_can_be_read(page: dict[str, Any]) -> None:
+    softmax, x, out = page["softmax"], np.ones((2, 3)), np.zeros((2, 3))
+    assert "define void @launch_softmax(ptr %job, i64 %thread)" in softmax.ir(x, out, grid=2)
+    if interpreted():
+        with pytest.raises(ValueError, match="JITGEMM_ISA: expected a set with machine code"):
+            softmax.asm(x, out=out, grid=2)
+    else:
+        assert "launch_softmax_items" in softmax.asm(x, out=out, grid=2)
+    assert not out.any()
+    with pytest.raises(TypeError, match="jitgemm: out: expected"):
+        softmax.ir(x, grid=2)
 
 
 # -- errors ----------------------------------------------------------------------------------------

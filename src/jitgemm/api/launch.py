@@ -15,6 +15,7 @@ from jitgemm.api.kinds import TYPES, number_of
 from jitgemm.api.operands import Array, in_place, overlaps_itself, plain, same_place, shares
 from jitgemm.errors import message
 from jitgemm.isa.types import F64
+from jitgemm.jit import compiler
 from jitgemm.kernels.launch import ArrayType, Constant, LaunchSpec
 from jitgemm.runtime.engine import engine
 from jitgemm.runtime.launch import Operand, launcher_for
@@ -60,6 +61,21 @@ class KernelSource:
     def __call__(self, *values: Any, **arguments: Any) -> None:
         """Launch it: see :func:`launch`."""
         launch(self, *values, **arguments)
+
+    def ir(self, *values: Any, grid: int | tuple[int, ...], **operands: Any) -> str:
+        """The LLVM IR of a launch with such operands, as generated: see :func:`launch`."""
+        return compiler.text(launcher_for(_prepare(self, values, grid, operands)[0]).unit)
+
+    def asm(self, *values: Any, grid: int | tuple[int, ...], **operands: Any) -> str:
+        """The assembly of a launch with such operands, for this machine: see :func:`launch`.
+
+        Raises:
+            ValueError: the instruction set is the interpreter, which has none.
+        """
+        spec = _prepare(self, values, grid, operands)[0]
+        if spec.isa.interpreted:
+            raise ValueError(message("JITGEMM_ISA", "a set with machine code", spec.isa.name))
+        return compiler.assembly(launcher_for(spec).unit)
 
     def __repr__(self) -> str:
         return f"<jitgemm kernel {self.source.__qualname__}>"
@@ -143,6 +159,23 @@ def launch(
     """
     if not isinstance(source, KernelSource):
         raise TypeError(message("kernel", "a kernel made by jitgemm.kernel", type(source).__name__))
+    spec, bound, lengths = _prepare(source, values, grid, operands)
+    if grain is not None:
+        grain = _whole("grain", grain, 1)
+    if not isinstance(check, bool):
+        raise TypeError(message("check", "True or False", type(check).__name__))
+    small = sum(x.nbytes for x in bound.values() if isinstance(x, np.ndarray)) < _ALONE
+    wanted = resolve_threads(threads) if threads is not None or not small else 1
+    if math.prod(lengths) == 0:
+        return
+    checked = check or spec.isa.interpreted
+    launcher_for(spec).run(bound, lengths, grain, wanted, checked=checked)
+
+
+def _prepare(
+    source: KernelSource, values: tuple[Any, ...], grid: object, operands: dict[str, Any]
+) -> tuple[LaunchSpec, dict[str, Operand], tuple[int, ...]]:
+    """What code a launch needs, its operands, and the lengths of its grid."""
     lengths = _grid(grid)
     for name, value in zip(source.names, values, strict=False):
         if name in operands:
@@ -155,20 +188,14 @@ def launch(
     constants = tuple(
         _constant(name, operands.get(name, default)) for name, default in source.constants.items()
     )
-    if grain is not None:
-        grain = _whole("grain", grain, 1)
-    if not isinstance(check, bool):
-        raise TypeError(message("check", "True or False", type(check).__name__))
-    small = sum(x.nbytes for x in bound.values() if isinstance(x, np.ndarray)) < _ALONE
-    wanted = resolve_threads(threads) if threads is not None or not small else 1
-    isa = engine().isa
-    if math.prod(lengths) == 0:
-        return
-    spec = LaunchSpec(
-        source.source.__name__, source.source, tuple(kinds.items()), len(lengths), constants, isa
-    )
-    checked = check or isa.interpreted
-    launcher_for(spec).run(bound, lengths, grain, wanted, checked=checked)
+    return (
+        LaunchSpec(
+            source.source.__name__, source.source, tuple(kinds.items()), len(lengths), constants,
+            engine().isa,
+        ),
+        bound,
+        lengths,
+    )  # fmt: skip
 
 
 def _whole(name: str, value: object, least: int) -> int:
