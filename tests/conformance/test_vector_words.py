@@ -432,6 +432,8 @@ def test_lanes_that_cannot_be_reduced_are_refused() -> None:
         lambda k: k.reduce_groups("add", k.zero(F32, 4), 8),
         lambda k: k.extract(k.zero(F32, 4), 4),
         lambda k: k.insert(k.zero(F32, 4), 0, k.zero(F64, 1)),
+        lambda k: k.load(k.scratch(16), F32, 4, k.mask(0, F32, 2)),
+        lambda k: k.store(k.scratch(16), k.zero(F32, 4), k.mask(0, F32, 2)),
         lambda k: k.choose(k.mask(1, F32, 2), k.zero(F32, 4), k.zero(F32, 4)),
         lambda k: k.compare_lanes("lt", k.zero(F32, 4), k.zero(F32, 2)),
         lambda k: k.compare_lanes("lt", k.zero(BF16, 4), k.zero(BF16, 4)),

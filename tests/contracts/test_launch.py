@@ -638,6 +638,24 @@ def test_parts_and_indices_of_arrays(check: bool) -> None:  # noqa: FBT001
 
 
 @both
+def test_more_variables_than_registers(check: bool) -> None:  # noqa: FBT001
+    """They are kept in memory: slower, and right."""
+
+    @jitgemm.kernel
+    def many(k: Any, x: Any, out: Any, row: Any) -> None:
+        sums = [k.var(k.zero(x.number, x.lanes)) for _ in range(50)]
+        for i in k.range(0, x.shape[1]):
+            for j, total in enumerate(sums):
+                total.value = total.value + x.get(row, i) * j
+        for j, total in enumerate(sums):
+            out.put(k.extract(total.value, 0), row, j)
+
+    x, out = np.arange(6.0).reshape(2, 3), np.zeros((2, 50))
+    many(x, out, grid=2, check=check)
+    same_bits(out, np.outer(x.sum(1), np.arange(50.0)))
+
+
+@both
 def test_unaligned_and_narrow_elements(check: bool, rng: np.random.Generator) -> None:  # noqa: FBT001
     """Bytes, truth values and 16-bit floats, at odd addresses, through any stride."""
 

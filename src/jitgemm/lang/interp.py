@@ -81,8 +81,9 @@ class InterpKernel(VectorValues):
     max_rounds = 10**7
     """Rounds after which a ``repeat_while`` counts as endless: one thread waits for nobody."""
 
-    def __init__(self, isa: Isa, memory: Memory) -> None:
+    def __init__(self, isa: Isa, memory: Memory, *, spills: bool = False) -> None:
         self.isa, self.memory = isa, memory
+        self._spills = spills
         self._frame = _Frame("top")
         self._tiles = TileRegisters(memory)
 
@@ -206,7 +207,7 @@ class InterpKernel(VectorValues):
     def var(self, initial: T) -> Var[T]:
         bits = initial.lanes * initial.element.bits if isinstance(initial, Vec) else 0
         cell = _Cell(initial, registers=-(-bits // self.isa.vector_bits))
-        if bits:
+        if bits and not self._spills:
             # Generated code would spill in silence.  Only live ones count: a loop makes new ones.
             self._frame.cells.add(cell)
             used = sum(c.registers for c in self._frame.cells)
@@ -325,15 +326,18 @@ def _argument(k: InterpKernel, x: Any, kind: str) -> IntLike | Ptr | Vec:
     return Ptr(k, x) if kind == "ptr" else int(x)
 
 
-def run(function: Function, memory: Memory, isa: Isa, *args: float) -> float | None:
+def run(
+    function: Function, memory: Memory, isa: Isa, *args: float, spills: bool = False
+) -> float | None:
     """Run a function with plain numbers as arguments: real addresses, and formats as their bits.
 
-    What it returns is a number too.
+    What it returns is a number too.  With ``spills`` there may be more vector variables than
+    registers, which machine code keeps in memory.
 
     Raises:
         LanguageError: the source broke a rule of the language.
     """
-    k = InterpKernel(isa, memory)
+    k = InterpKernel(isa, memory, spills=spills)
     pairs = zip(args, function.params, strict=True)
     found = k.call(function, *(_argument(k, x, kind) for x, (_, kind) in pairs))
     k.finish()

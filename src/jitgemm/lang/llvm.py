@@ -134,6 +134,7 @@ class LlvmKernel(VectorText, ThreadWords):
         v = self.vector_type(element, lanes)
         if mask is None:
             return Vec(self, self._let(f"load {v}, ptr {p.handle}, align 1"), element, lanes)
+        self.check_mask(mask, lanes)
         wide, m, suffix, bits = self._masked(element, mask)
         name = f"llvm.masked.load.{suffix}.p0"
         self.module.declare(f"declare {wide} @{name}(ptr, i32 immarg, {m}, {wide})")
@@ -155,6 +156,7 @@ class LlvmKernel(VectorText, ThreadWords):
         if mask is None:
             self._emit(f"store {v} {value.handle}, ptr {p.handle}, align 1")
             return
+        self.check_mask(mask, value.lanes)
         wide, m, suffix, bits = self._masked(value.element, mask)
         name = f"llvm.masked.store.{suffix}.p0"
         self.module.declare(f"declare void @{name}({wide}, ptr, i32 immarg, {m})")

@@ -98,7 +98,7 @@ class Launcher:
             value = values[name]
             if isinstance(kind, ArrayType) and isinstance(value, np.ndarray):
                 memory.add(name, value, writable=kind.writable)
-        run(self.function, memory, self.spec.isa, at, 0)
+        run(self.function, memory, self.spec.isa, at, 0, spills=True)
 
 
 def _slots(value: Operand, kind: ArrayType | str) -> list[int]:
