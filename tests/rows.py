@@ -46,7 +46,7 @@ def _code_of(isa: Isa, *, integral: bool) -> Hashable:
     return (
         frozenset(op for name, op in table.items() if name not in FOLDS),
         isa.vector_bits, isa.vector_registers, isa.fused, isa.half, isa.mask_registers,
-        isa.interpreted, isa.arch, isa.cpu,
+        isa.gathers, isa.interpreted, isa.arch, isa.cpu,
     )  # fmt: skip
 
 

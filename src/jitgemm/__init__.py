@@ -2,7 +2,8 @@
 
 ``matmul``, ``matvec``, ``vecmat`` and ``vecdot`` are NumPy's, faster.  ``gemm`` computes
 ``act(alpha * a @ b + beta * c + bias)`` in one pass.  ``prepack_rhs`` packs fixed weights once;
-``plan`` prepares a product for calls of tens of nanoseconds of overhead.
+``plan`` prepares a product for calls of tens of nanoseconds of overhead.  ``kernel`` and ``launch``
+run kernels of your own on arrays.
 """
 
 from jitgemm.api import math
@@ -17,13 +18,14 @@ from jitgemm.api.activations import (
 from jitgemm.api.batched import gemm_batched
 from jitgemm.api.config import get_num_threads, set_num_threads, show_config, threads
 from jitgemm.api.functions import gemm
+from jitgemm.api.launch import kernel, launch
 from jitgemm.api.plans import Plan, plan
 from jitgemm.api.postops import register_post_op, unregister_post_op
 from jitgemm.api.prepack import prepack_lhs, prepack_rhs
 from jitgemm.api.quantise import Requantize
 from jitgemm.api.storage import register_storage_type, unregister_storage_type
 from jitgemm.api.ufuncs import matmul, matvec, vecdot, vecmat
-from jitgemm.errors import IsaError, JitGemmWarning
+from jitgemm.errors import IsaError, JitGemmWarning, LanguageError
 from jitgemm.kernels.operations import Parameter
 from jitgemm.runtime.memory import Workspace
 from jitgemm.runtime.packed import PackedLhs, PackedRhs
@@ -34,6 +36,7 @@ __all__ = [
     "Activation",
     "IsaError",
     "JitGemmWarning",
+    "LanguageError",
     "PackedLhs",
     "PackedRhs",
     "Parameter",
@@ -45,6 +48,8 @@ __all__ = [
     "gemm",
     "gemm_batched",
     "get_num_threads",
+    "kernel",
+    "launch",
     "leaky_relu",
     "math",
     "matmul",

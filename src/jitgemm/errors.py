@@ -36,7 +36,10 @@ class JitUnavailableError(RuntimeError):
 
 
 class LanguageError(Exception):
-    """A kernel source broke a rule of the kernel language (a bug in a kernel, never user error)."""
+    """A kernel broke a rule of the kernel language, or touched memory outside its operands.
+
+    The package's own kernels never do: it is raised to who writes some.
+    """
 
 
 def message(operand: str, expected: str, got: object) -> str:

@@ -98,12 +98,12 @@ def test_nothing_generated_is_checked_in() -> None:
 # -- public surface -------------------------------------------------------------------------------
 
 PUBLIC = [
-    "Activation", "IsaError", "JitGemmWarning", "PackedLhs", "PackedRhs", "Parameter", "Plan",
-    "Requantize", "Workspace", "activation", "clip", "gemm",
-    "gemm_batched", "get_num_threads", "leaky_relu", "math", "matmul", "matvec", "plan",
-    "prepack_lhs", "prepack_rhs", "register_activation",
+    "Activation", "IsaError", "JitGemmWarning", "LanguageError", "PackedLhs", "PackedRhs",
+    "Parameter", "Plan", "Requantize", "Workspace", "activation", "clip", "gemm",
+    "gemm_batched", "get_num_threads", "kernel", "launch", "leaky_relu", "math", "matmul", "matvec",
+    "plan", "prepack_lhs", "prepack_rhs", "register_activation", "register_post_op",
     "register_storage_type", "set_num_threads", "show_config", "threads",
-    "unregister_activation", "unregister_storage_type", "vecdot", "vecmat",
+    "unregister_activation", "unregister_post_op", "unregister_storage_type", "vecdot", "vecmat",
 ]  # fmt: skip
 
 

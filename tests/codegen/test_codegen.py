@@ -14,9 +14,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from assembly import Loop, assembly_of, functions_of, loops_of, microkernels
 
+import jitgemm
 from jitgemm.errors import LanguageError
 from jitgemm.isa.tables import BY_NAME, PORTABLE
 from jitgemm.isa.types import F16, F32, F64, I32, ElementType
@@ -31,6 +33,7 @@ from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
 from jitgemm.kernels.turned import turned_tile
 from jitgemm.lang.core import Function
+from jitgemm.runtime.engine import engine
 from oracle import run_python
 from rows import distinct_rows
 
@@ -361,3 +364,31 @@ def test_no_memory_is_writable_and_executable() -> None:
         assert len(where) == sum(len(u.addresses) for u in compiler.compiled()) > 10
         assert set(where.values()) == {"r-xp"}, where
     """)
+
+
+# -- kernels of one's own -------------------------------------------------------------------------
+
+
+@x86
+def test_loops_of_a_launched_kernel_leave_the_stack_alone() -> None:
+    """Variables of a user's kernel are registers, and a reduction is outside of the loops."""
+
+    @jitgemm.kernel
+    def variance(k: Any, x: Any, out: Any, row: Any) -> None:
+        x = x[row]
+        sums = [k.var(k.zero(x.number, x.lanes)) for _ in range(4)]
+        for i, mask, chain in x.strips(chains=4):
+            v = x.load(i, mask)
+            sums[chain].value = k.op("madd", v, v, sums[chain].value)
+        (a, b, c, d) = (s.value for s in sums)
+        out.put(k.reduce("add", a + b + (c + d)) / x.shape[0], row)
+
+    if engine().isa.interpreted:
+        pytest.skip("no machine code")
+    assembly = variance.asm(np.ones((2, 9), np.float32), np.ones(2, np.float32), grid=2)
+    (items,) = (f for n, f in functions_of(assembly).items() if n.endswith("items"))
+    loops = loops_of(items)
+    assert max(loop.multiplications for loop in loops) == 4
+    for loop in loops:
+        assert not loop.stack
+        assert not loop.shuffles

@@ -17,7 +17,6 @@ one, so that sums of several blocks are a matter of a few dozen steps for the in
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
@@ -125,8 +124,7 @@ def unit(spec: GemmSpec) -> compiler.Unit:
 
 def native(spec: GemmSpec, function: Function, alone: compiler.Unit | None = None) -> Any:
     """The compiled form of a function of the spec's unit, or of ``alone``."""
-    kinds = [ctypes.c_void_p if k == "ptr" else ctypes.c_int64 for _, k in function.params]
-    return compiler.get(alone or unit(spec)).function(function.name, *kinds)
+    return compiler.get(alone or unit(spec)).entry(function)
 
 
 def bits(x: Array) -> Array:

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from jitgemm.isa.conversions import dtype_of
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, BOOL, F16, ElementType
 from jitgemm.jit import compiler
+from jitgemm.jit.target import available
 from jitgemm.lang.core import Function, Kernel, Ptr, parameters
 from jitgemm.lang.interp import Memory, run
+from rows import distinct_sets
 
 __all__ = [
-    "Array", "assert_same", "converted", "execute", "function", "numbers_of", "op_function",
+    "Array", "assert_same", "compiled_form", "converted", "execute", "function", "machine_sets",
+    "numbers_of", "op_function",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Body = Callable[..., None]
+Body = Callable[..., Any]
+
+
+def compiled_form(function: Function, isa: Isa) -> Callable[..., Any]:
+    """Machine code of a function, called with plain numbers."""
+    name = f"{function.name}__{isa.name}"
+    return compiler.get(compiler.Unit(name, isa, lambda: [function])).entry(function)
+
+
+def machine_sets() -> list[Any]:
+    """Test parameters: one of each sets that spell all but dot products alike."""
+    return [
+        pytest.param(
+            isa,
+            id=isa.name,
+            marks=pytest.mark.skipif(not available(isa), reason=f"machine without {isa.name}"),
+        )
+        for isa in distinct_sets()
+        if not isa.interpreted
+    ]
 
 
 def execute(
     function: Function,
     isa: Isa,
     arrays: dict[str, Array],
-    *numbers: int,
+    *numbers: float,
     interpreted: bool = True,
 ) -> dict[str, Array]:
     """Run on both backends; arguments are the arrays' addresses, then numbers.
@@ -47,10 +69,7 @@ def execute(
             for name, x in sides.items()
         ]
         if compiled:
-            kinds = [ctypes.c_void_p] * len(addresses) + [ctypes.c_int64] * len(numbers)
-            name = f"{function.name}__{isa.name}"
-            code = compiler.get(compiler.Unit(name, isa, lambda: [function]))
-            ctypes.CFUNCTYPE(None, *kinds)(code.addresses[function.name])(*addresses, *numbers)
+            compiled_form(function, isa)(*addresses, *numbers)
         else:
             run(function, memory, isa, *addresses, *numbers)
         results.append(sides)

@@ -15,6 +15,7 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
+from language import assert_same, execute
 
 from jitgemm import math as listed
 from jitgemm.isa import tables
@@ -22,6 +23,7 @@ from jitgemm.isa.tables import INTERPRETER, PORTABLE, Isa
 from jitgemm.isa.types import F32, F64, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
+from jitgemm.kernels import mathlib
 from jitgemm.kernels.expression import ACTIVATIONS, Program, emit
 from jitgemm.kernels.operations import OPERATIONS
 from jitgemm.lang.core import Function, Kernel, Ptr, Vec, parameters
@@ -316,3 +318,27 @@ def test_every_function_is_tested_and_listed() -> None:
     assert set(TRUE_32) == set(TRUE_64) == set(BOUNDS) == functions | {"hardswish"}
     assert set(EDGES) == set(UNARY)
     assert all(re.fullmatch(r"\w+", n) and len(b) == 4 for n, b in BOUNDS.items())
+
+
+@every_element
+@every_isa
+def test_exp_of_what_is_not_positive(isa: Isa, element: ElementType) -> None:
+    """The bits of ``exp``; only a subnormal result may be zero."""
+    lanes, dtype = isa.lanes(element), dtype_of(element)
+
+    def body(k: Kernel, out: Ptr, x: Ptr, count: Any) -> None:
+        for i in k.range(0, count, lanes):
+            v = k.load(x + i * element.bytes, element, lanes)
+            k.store(out + i * element.bytes, mathlib.exp_nonpositive(k, v))
+
+    f = Function(f"exp_nonpositive_{element}", parameters("out* x* count"), body)
+    x = values(element)
+    edges = -np.linspace(0, 120 if element is F32 else 760, 20_000).astype(dtype)
+    x = np.concatenate([x[~(x > 0)], edges])
+    x = np.resize(x, x.size // lanes * lanes)
+    got = execute(f, isa, {"out": np.zeros_like(x), "x": x}, x.size)["out"]
+    want = machine("exp", isa, x)
+    gone = (got == 0) & (want < np.finfo(dtype).tiny)
+    assert_same(got[~gone], want[~gone], "exp")
+    assert 0 < gone.sum() < x.size
+    assert np.isnan(got).any()

@@ -51,6 +51,7 @@ distinct = pytest.mark.parametrize("isa", _params(distinct_sets()))
 every_type = pytest.mark.parametrize("element", types.BY_NAME.values(), ids=str)
 
 OPERATIONS = sorted(tables.AVX512_VNNI.integers.keys() - set(DOTS))
+SHIFTS = ("shl", "lshr", "ashr")
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -119,11 +120,16 @@ def wanted(name: str, element: ElementType, columns: list[Array]) -> Array:
         total = (x.astype(np.int64) * y).sum(axis=1) + columns[2]
         return np.asarray(total & 0xFFFFFFFF).astype(np.uint32).view(dtype)
     a, b, c = (x.astype(object) for x in (*columns, *columns[:1] * 2)[:3])
+    half = 1 << (bits - 1)
     exact: dict[str, Any] = {
         "add": lambda: a + b, "sub": lambda: a - b, "mul": lambda: a * b,
         "madd": lambda: a * b + c, "relu": lambda: np.where(columns[0] > 0, a, 0),
         "flip": lambda: a + (1 << (bits - 1)),
         "minimum": lambda: np.where(a < b, a, b), "maximum": lambda: np.where(a < b, b, a),
+        "and": lambda: a & b, "or": lambda: a | b, "xor": lambda: a ^ b, "neg": lambda: -a,
+        "shl": lambda: a << b, "lshr": lambda: (a & ((1 << bits) - 1)) >> b,
+        # The highest bit moves in, whether it is a sign or not.
+        "ashr": lambda: np.where(a >> (bits - 1) & 1, (a & (half - 1)) - half, a) >> b,
     }  # fmt: skip
     last = [int(x) % (1 << bits) for x in exact[name]()]
     return np.array(last, f"u{element.bytes}").view(dtype)
@@ -156,14 +162,15 @@ def columns_for(name: str, element: ElementType) -> list[Array]:
         table = [np.tile(x, edges.size), np.repeat(edges, x.size)]
     while len(table) < arity:
         table.append(rng.permutation(table[0]))
+    if name in SHIFTS:
+        # Others have no meaning.
+        table[1] = (table[1].view(f"u{element.bytes}") % element.bits).view(x.dtype)
     return [np.ascontiguousarray(c) for c in table]
 
 
 def _has(element: ElementType, name: str) -> bool:
-    """A byte has no order, and comparisons are those of signed numbers."""
-    if name == "bswap":
-        return element.bytes > 1
-    return element.signed or name not in ("relu", "minimum", "maximum")
+    """A byte has no order."""
+    return name != "bswap" or element.bytes > 1
 
 
 @pytest.mark.parametrize("scalar", [False, True], ids=["vector", "scalar"])

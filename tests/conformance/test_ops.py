@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from language import Array, assert_same, execute, function, op_function
+from language import Array, assert_same, execute, function, machine_sets, op_function
 
 from jitgemm.errors import LanguageError
 from jitgemm.isa import types
 from jitgemm.isa.tables import BY_NAME, Isa
 from jitgemm.isa.types import ElementType
-from jitgemm.jit.target import available
 from jitgemm.lang.core import Int, Kernel, Ptr
 from jitgemm.lang.interp import Memory, dtype_of, run
-from rows import FOLDS, distinct_sets
+from rows import FOLDS
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -32,20 +31,7 @@ def _no_disk_cache() -> Iterator[None]:
         yield
 
 
-def _isas() -> list[Any]:
-    """One of each sets that spell all but dot products alike."""
-    return [
-        pytest.param(
-            isa,
-            id=isa.name,
-            marks=pytest.mark.skipif(not available(isa), reason=f"machine without {isa.name}"),
-        )
-        for isa in distinct_sets()
-        if not isa.interpreted
-    ]
-
-
-every_isa = pytest.mark.parametrize("isa", _isas())
+every_isa = pytest.mark.parametrize("isa", machine_sets())
 every_float = pytest.mark.parametrize("element", [types.F32, types.F64], ids=str)
 # One of each width, arithmetic and format; signs do not matter where nothing is computed.
 every_element = pytest.mark.parametrize(
@@ -101,7 +87,7 @@ BITS = {"exponent", "mantissa", "pow2", "bswap"}
 def op_rows() -> list[Any]:
     return [
         pytest.param(*p.values, name, id=f"{p.id}-{name}", marks=p.marks)
-        for p in _isas()
+        for p in machine_sets()
         for name in p.values[0].ops
         if name not in FOLDS
     ]

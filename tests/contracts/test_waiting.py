@@ -19,7 +19,7 @@ import pytest
 import jitgemm
 from jitgemm.isa.tables import PORTABLE
 from jitgemm.jit import compiler
-from jitgemm.kernels.job import COUNTERS, JOB
+from jitgemm.kernels.job import COUNTERS
 from jitgemm.kernels.tickets import drain, report
 from jitgemm.lang.core import Int, Kernel, Ptr, parameters
 from jitgemm.runtime.engine import record_array, system_unit
@@ -51,22 +51,20 @@ class _Tickets:
 
     def __init__(self) -> None:
         self.worked, self.counters = record_array(8), record_array(COUNTERS.slots)
-        self.job = record_array(JOB.slots)
-        self.job[JOB.slot("counters")] = _at(self.counters)
         worked = _at(self.worked)
 
-        def body(k: Kernel, job_at: Ptr, worked_at: Ptr) -> None:
+        def body(k: Kernel, counters: Ptr, worked_at: Ptr) -> None:
             def ready(ticket: Int) -> Int:
                 return k.select(ticket < 3, k.const(0), k.const(3))
 
             def work(ticket: Int) -> None:
                 k.fetch_add(worked_at + ticket * 8, 1)
 
-            drain(k, JOB.view(k, job_at), k.const(6), ready, work)
+            drain(k, counters, k.const(6), ready, work)
 
-        run, self._code = _compiled("tickets", "job* worked*", body)
+        run, self._code = _compiled("tickets", "counters* worked*", body)
         self._report, self._more = _compiled("reports", "counter*", report)
-        self.run = lambda: run(_at(self.job), worked)
+        self.run = lambda: run(_at(self.counters), worked)
 
     def counter(self, name: str) -> int:
         return int(self.counters[COUNTERS.slot(name)])

@@ -1,8 +1,8 @@
-"""Functions for traced epilogues; on NumPy arrays and numbers they are NumPy's.
+"""Functions for epilogues and kernels; on NumPy arrays and numbers they are NumPy's.
 
-In a product's epilogue they become generated code, with these greatest errors in units in the last
-place (fused multiply-add sets; the portable one in parentheses), results in the subnormal range
-included:
+In a product's epilogue, and on vectors of a kernel, they become generated code, with these greatest
+errors in units in the last place (fused multiply-add sets; the portable one in parentheses),
+results in the subnormal range included:
 
 ==========  ===========  ===========
 function    float32      float64
@@ -40,6 +40,9 @@ import numpy as np
 from jitgemm.api.meaning import check_plain
 from jitgemm.api.reference import erf_array, sigmoid_array
 from jitgemm.api.tracing import Condition, Value, apply, where_traced
+from jitgemm.errors import message
+from jitgemm.kernels.operations import OPERATIONS
+from jitgemm.lang.core import Mask, Vec
 
 __all__ = [
     "abs", "erf", "exp", "log", "maximum", "minimum", "sigmoid", "sqrt", "tanh", "where",
@@ -51,12 +54,28 @@ _PROTOCOL = "__array_function__"
 
 
 def _unary(name: str, x: Any, on_arrays: Callable[[Any], Any]) -> Any:
+    if isinstance(x, Vec):
+        return OPERATIONS[name].emit(x.k, x)
     return apply(name, x) if isinstance(x, _TRACED) else on_arrays(x)
 
 
 def _binary(name: str, a: Any, b: Any, on_arrays: Callable[[Any, Any], Any]) -> Any:
+    for x, other, order in ((a, b, 1), (b, a, -1)):
+        if isinstance(x, Vec):
+            return OPERATIONS[name].emit(x.k, *x.k.alike(x, other)[::order])
     traced = isinstance(a, _TRACED) or isinstance(b, _TRACED)
     return apply(name, a, b) if traced else on_arrays(a, b)
+
+
+def _chosen(mask: Mask, x: Any, y: Any) -> Vec:
+    if isinstance(x, Vec):
+        x, y = mask.k.alike(x, y)
+    elif isinstance(y, Vec):
+        y, x = mask.k.alike(y, x)
+    else:
+        raise TypeError(message("x, y", "a vector among them", type(x).__name__))
+    x, y = (mask.k.splat(v, mask.lanes) if v.lanes == 1 else v for v in (x, y))
+    return mask.k.choose(mask, x, y)
 
 
 def exp(x: Any) -> Any:
@@ -106,6 +125,8 @@ def maximum(a: Any, b: Any) -> Any:
 
 def where(condition: Any, x: Any, y: Any) -> Any:
     """``x`` where the condition holds, else ``y``."""
+    if isinstance(condition, Mask):
+        return _chosen(condition, x, y)
     if any(isinstance(a, _TRACED) for a in (condition, x, y)):
         return where_traced(condition, x, y)
     for name, a in (("condition", condition), ("x", x), ("y", y)):

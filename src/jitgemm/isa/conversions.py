@@ -16,7 +16,7 @@ import numpy as np
 from jitgemm.isa.ops import Op
 from jitgemm.isa.types import BOOL, F32, ElementType
 
-__all__ = ["conversion", "dtype_of"]
+__all__ = ["conversion", "dtype_of", "format_bits"]
 
 
 def dtype_of(element: ElementType) -> np.dtype[Any]:
@@ -41,6 +41,13 @@ _TO_BOOL = Op(
     ("{t} = icmp ne {v} {a}, zeroinitializer", "{r} = zext {m} {t} to {w}"),
     lambda a: (a != 0).astype(np.uint8),
 )
+
+
+def format_bits(value: float, element: ElementType) -> int:
+    """A number in a format of bits, rounded to nearest even."""
+    ((row, _),) = conversion(F32, element, half=True)
+    with np.errstate(all="ignore"):
+        return int(row.meaning(np.array([value], np.float32))[0])
 
 
 def _plain(source: ElementType, target: ElementType) -> Op:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgemm.errors import LanguageError
 from jitgemm.isa.ops import Op
 
 __all__ = ["DOT_INTEGERS", "GENERIC_INTEGERS", "Op", "x86_integers"]
@@ -51,6 +52,31 @@ def _flip(a: Any) -> Any:
     return a ^ np.array(1 << (size * 8 - 1), f"u{size}").view(a.dtype)
 
 
+def _as(kind: str, a: Any) -> Any:
+    """The same bits as signed (``i``) or unsigned (``u``) numbers."""
+    return a.view(f"{kind}{a.dtype.itemsize}")
+
+
+def _logical_right(a: Any, n: Any) -> Any:
+    return (_as("u", a) >> _as("u", n)).view(a.dtype)
+
+
+def _arithmetic_right(a: Any, n: Any) -> Any:
+    return (_as("i", a) >> _as("i", n)).view(a.dtype)
+
+
+def _shift(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """A shift by less than the width: others have no meaning."""
+
+    def meaning(a: Any, n: Any) -> Any:
+        bits = a.dtype.itemsize * 8
+        if (_as("u", n) >= bits).any():
+            raise LanguageError(f"shift of {bits} bits by {n}")
+        return operation(a, n)
+
+    return meaning
+
+
 _BASE = (
     Op("add", 2, ("{r} = add {v} {a}, {b}",), _wrapping(np.add)),
     Op("sub", 2, ("{r} = sub {v} {a}, {b}",), _wrapping(np.subtract)),
@@ -65,20 +91,32 @@ _BASE = (
         Op(
             name,
             2,
-            (f"{{r}} = call {{v}} @llvm.{word}.{{s}}({{v}} {{a}}, {{v}} {{b}})",),
+            (f"{{r}} = call {{v}} @llvm.{{sign}}{word}.{{s}}({{v}} {{a}}, {{v}} {{b}})",),
             meaning,
-            f"declare {{v}} @llvm.{word}.{{s}}({{v}}, {{v}})",
+            f"declare {{v}} @llvm.{{sign}}{word}.{{s}}({{v}}, {{v}})",
         )
         for name, word, meaning in (
-            ("minimum", "smin", np.minimum),
-            ("maximum", "smax", np.maximum),
+            ("minimum", "min", np.minimum),
+            ("maximum", "max", np.maximum),
         )
     ),
+    *(
+        Op(name, 2, (f"{{r}} = {name} {{v}} {{a}}, {{b}}",), meaning)
+        for name, meaning in (
+            ("and", np.bitwise_and),
+            ("or", np.bitwise_or),
+            ("xor", np.bitwise_xor),
+            ("shl", _shift(np.left_shift)),
+            ("lshr", _shift(_logical_right)),
+            ("ashr", _shift(_arithmetic_right)),
+        )
+    ),
+    Op("neg", 1, ("{r} = sub {v} zeroinitializer, {a}",), _wrapping(np.negative)),
     Op(
         "relu",
         1,
         (
-            "{t} = icmp sgt {v} {a}, zeroinitializer",
+            "{t} = icmp {sign}gt {v} {a}, zeroinitializer",
             "{r} = select {m} {t}, {v} {a}, {v} zeroinitializer",
         ),
         lambda a: np.maximum(a, a.dtype.type(0)),

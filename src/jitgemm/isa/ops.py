@@ -3,7 +3,8 @@
 An operation is data.  ``text`` is LLVM assembly with holes: ``{r}`` the result, ``{a} {b} {c} {d}``
 the operands, ``{t}`` and any other name that starts with ``t`` a fresh temporary, ``{v}`` the
 vector type, ``{m}`` and ``{iv}`` the types of a mask and of integers of that shape, ``{s}`` and
-``{is}`` the suffixes of intrinsics on ``{v}`` and ``{iv}``.  A hole in capitals is a constant of
+``{is}`` the suffixes of intrinsics on ``{v}`` and ``{iv}``, ``{sign}`` the letter of integers'
+signedness.  A hole in capitals is a constant of
 the element type's format in every lane (:mod:`jitgemm.isa.bits`).  ``meaning`` is the definition:
 the interpreter executes it and conformance tests compare the two bit for bit, NaNs by being NaN.
 """

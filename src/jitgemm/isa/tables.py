@@ -26,6 +26,8 @@ class Isa:
 
     name: str
     vector_bits: int
+    """Width of a vector; where the machine decides about it, a row states what it is in this
+    process."""
     vector_registers: int
     ops: Mapping[str, Op] = field(repr=False, hash=False)
     fused: bool
@@ -50,6 +52,8 @@ class Isa:
     """Whether there are instructions that convert ``f16``."""
     mask_registers: bool = False
     """Whether masks live in registers of their own; else they compete with the vectors."""
+    gathers: bool = False
+    """Whether one instruction loads elements from several places."""
     interpreted: bool = False
 
     def lanes(self, element: ElementType) -> int:
@@ -71,6 +75,7 @@ AVX512 = Isa(
     arch="x86_64",
     integers=x86_integers(512, vnni=False),
     half=True,
+    gathers=True,
     mask_registers=True,
 )
 AVX512_VNNI = replace(
@@ -102,6 +107,7 @@ AVX2 = Isa(
     cpu="x86-64-v3",
     integers=x86_integers(256, vnni=False),
     half=True,
+    gathers=True,
 )
 AVX2_VNNI = replace(
     AVX2,

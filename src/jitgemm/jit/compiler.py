@@ -20,6 +20,7 @@ from weakref import ref
 
 from jitgemm import tuning
 from jitgemm.isa.tables import Isa
+from jitgemm.isa.types import BY_NAME
 from jitgemm.jit import cache, pages
 from jitgemm.jit.building import building
 from jitgemm.jit.target import check_executable_memory, host, llvm, target_machine
@@ -94,6 +95,28 @@ class Compiled:
         call = ctypes.CFUNCTYPE(None, *kinds)(self.addresses[name])
         call.code = self  # type: ignore[attr-defined]
         return call
+
+    def entry(self, function: Function) -> Callable[..., Any]:
+        """An exported function, called with plain numbers: as :meth:`function`, by declaration."""
+        kinds = [_ctype(kind) for _, kind in function.params]
+        call = ctypes.CFUNCTYPE(_ctype(function.result), *kinds)(self.addresses[function.name])
+        call.code = self  # type: ignore[attr-defined]
+        return call
+
+
+_CTYPES = {"void": None, "int": ctypes.c_int64, "ptr": ctypes.c_void_p}
+_FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
+
+
+def _ctype(kind: str) -> Any:
+    """What ctypes calls a kind of parameter or result; formats of bits are unsigned integers."""
+    if kind in _CTYPES:
+        return _CTYPES[kind]
+    element = BY_NAME[kind]
+    if not element.integral and not element.format:
+        return _FLOATS[element.bytes]
+    sign = "" if element.signed and not element.format else "u"
+    return getattr(ctypes, f"c_{sign}int{element.bits}")
 
 
 class _Store:

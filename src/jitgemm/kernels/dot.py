@@ -74,11 +74,7 @@ class _Lanes:
                 half = len(vectors) // 2
                 vectors = [k.op("add", x, y) for x, y in zip(vectors[:half], vectors[half:],
                                                               strict=True)]  # fmt: skip
-            x = vectors[0]
-            while x.lanes > 2:
-                half = x.lanes // 2
-                low, high = range(half), range(half, x.lanes)
-                x = k.op("add", k.shuffle(x, x, low), k.shuffle(x, x, high))
+            x = k.reduce("add", vectors[0], min(self.spec.lanes, 2))
             if self.spec.parts == 1 and x.lanes == 2:
                 x = k.op("add", x, k.shuffle(x, x, [1, 0]))
             result.append(x)

@@ -73,7 +73,8 @@ def nest(spec: GemmSpec) -> Function:
                 else:
                     _product(k, spec, job, here, (thread, within - packing))
 
-        drain(k, job, per_slice * slices * job.int("blocks"), ready, work)
+        total = per_slice * slices * job.int("blocks")
+        drain(k, job.pointer("counters"), total, ready, work)
 
     return Function(spec.symbol, parameters("job* thread"), body)
 

@@ -154,6 +154,7 @@ def split(spec: GemmSpec) -> Function:
                     begins = k.select(index.equals(0), k.const(1), k.const(0))
                     k.call(add, job_at, i0, i1, high - low, begins, ends)
 
-        drain(k, job, tickets * rounds, ready, work)
+        total = tickets * rounds
+        drain(k, job.pointer("counters"), total, ready, work)
 
     return Function(f"{spec.symbol}_split", parameters("job* thread"), body)

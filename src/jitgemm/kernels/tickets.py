@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from jitgemm.kernels.job import COUNTERS
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
-from jitgemm.lang.record import View
 
 __all__ = ["PAUSES", "drain", "report", "span", "wait"]
 
@@ -71,7 +70,11 @@ def span(k: Kernel, index: Int, length: Int, total: Int) -> tuple[Int, Int]:
 
 
 def drain(
-    k: Kernel, job: View, total: Int, ready: Callable[[Int], Int], work: Callable[[Int], None]
+    k: Kernel,
+    shared: Ptr,
+    total: Int,
+    ready: Callable[[Int], Int] | None,
+    work: Callable[[Int], None],
 ) -> None:
     """Draw tickets until there are no more.
 
@@ -80,19 +83,20 @@ def drain(
 
     Args:
         k: the backend.
-        job: the job record.
+        shared: the counters that all threads draw from (:data:`~jitgemm.kernels.job.COUNTERS`).
         total: number of tickets.
-        ready: how many tickets must be finished before a given one may start.
+        ready: how many tickets must be finished before a given one may start; ``None``: none.
         work: does a ticket.
     """
-    counters = COUNTERS.view(k, job.pointer("counters"))
+    counters = COUNTERS.view(k, shared)
     cursor, done = counters.at("cursor"), counters.at("done")
     next_one = k.var(k.load_shared(cursor))
     for _ in k.repeat_while(lambda: next_one.value < total):
         ticket = next_one.value
-        wanted = ready(ticket)
-        for _ in k.when(k.load_shared(done) < wanted):
-            k.call(wait(), done, wanted)
+        if ready is not None:
+            wanted = ready(ticket)
+            for _ in k.when(k.load_shared(done) < wanted):
+                k.call(wait(), done, wanted)
         for _ in k.when(k.compare_exchange(cursor, ticket, ticket + 1)):
             work(ticket)
             report(k, done)

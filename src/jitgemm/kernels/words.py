@@ -328,10 +328,7 @@ def _sum(k: Kernel, spec: GemmSpec, how: Arithmetic, row: Ptr, words: Int) -> No
         add(row + w * how.word_bytes, None)
     for _ in k.when(whole < words):
         add(row + whole * how.word_bytes, words - whole)
-    x = total.value
-    while x.lanes > 2:
-        low, high = range(x.lanes // 2), range(x.lanes // 2, x.lanes)
-        x = k.op("add", k.shuffle(x, x, low), k.shuffle(x, x, high))
+    x = k.reduce("add", total.value, min(lanes, 2))
     if x.lanes == 2:
         x = k.op("add", x, k.shuffle(x, x, [1, 0]))
     # Of the two equal lanes one is wanted.

@@ -8,20 +8,34 @@ The two backends drive the same source differently.  LLVM's yields each body onc
 loop around what the body emitted; the interpreter yields as often as the loop runs.  State that
 outlives a body lives in a :class:`Var`, which LLVM turns back into registers.
 
-Values are 64-bit integers (:class:`Int`), conditions, byte-addressed pointers, and vectors of one
-element type (a scalar is a vector of one lane).
+Values (:mod:`jitgemm.lang.values`) are 64-bit integers, conditions, byte-addressed pointers,
+vectors of one element type (a scalar is a vector of one lane), and masks.  The words about vectors
+are in :mod:`jitgemm.lang.vectors`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from jitgemm.errors import LanguageError
-from jitgemm.isa.tables import Isa
-from jitgemm.isa.types import ElementType
+from jitgemm.isa.types import BY_NAME, ElementType
+from jitgemm.lang.values import (
+    Cond,
+    Function,
+    Int,
+    IntLike,
+    Mask,
+    Ptr,
+    T,
+    Value,
+    Var,
+    Vec,
+    kind_of,
+    parameters,
+)
+from jitgemm.lang.vectors import VectorWords
 
 __all__ = [
     "Cond",
@@ -36,167 +50,9 @@ __all__ = [
     "parameters",
 ]
 
-ParamType = Literal["int", "ptr"]
-T = TypeVar("T", "Int", "Ptr", "Vec")
 
-
-@dataclass(frozen=True, slots=True)
-class Int:
-    """A 64-bit integer that exists at run time; constants fold while generating."""
-
-    k: Kernel
-    handle: Any
-    const: int | None = None
-
-    def _with(self, op: str, other: IntLike, *, swap: bool = False) -> Int:
-        rhs = self.k.const(other)
-        return self.k.int_op(op, rhs, self) if swap else self.k.int_op(op, self, rhs)
-
-    def __add__(self, other: IntLike) -> Int:
-        return self._with("add", other)
-
-    def __radd__(self, other: IntLike) -> Int:
-        return self._with("add", other, swap=True)
-
-    def __sub__(self, other: IntLike) -> Int:
-        return self._with("sub", other)
-
-    def __rsub__(self, other: IntLike) -> Int:
-        return self._with("sub", other, swap=True)
-
-    def __mul__(self, other: IntLike) -> Int:
-        return self._with("mul", other)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: IntLike) -> Int:
-        """Quotient of two non-negative integers."""
-        return self._with("udiv", other)
-
-    def __mod__(self, other: IntLike) -> Int:
-        return self._with("urem", other)
-
-    def __and__(self, other: IntLike) -> Int:
-        return self._with("and", other)
-
-    def __or__(self, other: IntLike) -> Int:
-        return self._with("or", other)
-
-    def __lt__(self, other: IntLike) -> Cond:
-        return self.k.compare("slt", self, self.k.const(other))
-
-    def __le__(self, other: IntLike) -> Cond:
-        return self.k.compare("sle", self, self.k.const(other))
-
-    def __gt__(self, other: IntLike) -> Cond:
-        return self.k.compare("sgt", self, self.k.const(other))
-
-    def __ge__(self, other: IntLike) -> Cond:
-        return self.k.compare("sge", self, self.k.const(other))
-
-    def equals(self, other: IntLike) -> Cond:
-        """Whether both are the same number (``==`` keeps Python's meaning)."""
-        return self.k.compare("eq", self, self.k.const(other))
-
-    def differs(self, other: IntLike) -> Cond:
-        """Whether the two are different numbers."""
-        return self.k.compare("ne", self, self.k.const(other))
-
-
-IntLike = Int | int
-
-
-@dataclass(frozen=True, slots=True)
-class Cond:
-    """A truth value that exists at run time."""
-
-    k: Kernel
-    handle: Any
-
-    def __and__(self, other: Cond) -> Cond:
-        return self.k.cond_op("and", self, other)
-
-    def __or__(self, other: Cond) -> Cond:
-        return self.k.cond_op("or", self, other)
-
-    def __invert__(self) -> Cond:
-        return self.k.cond_not(self)
-
-    def __bool__(self) -> bool:
-        raise LanguageError("a run-time condition has no truth value yet: use k.when or k.branches")
-
-
-@dataclass(frozen=True, slots=True)
-class Ptr:
-    """A byte-addressed pointer; adding an integer moves it by that many bytes."""
-
-    k: Kernel
-    handle: Any
-
-    def __add__(self, offset: IntLike) -> Ptr:
-        if isinstance(offset, int) and offset == 0:
-            return self
-        return self.k.offset(self, self.k.const(offset))
-
-
-@dataclass(frozen=True, slots=True)
-class Vec:
-    """``lanes`` elements in a register; one lane is a scalar."""
-
-    k: Kernel
-    handle: Any
-    element: ElementType
-    lanes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """The first ``count`` of ``lanes`` lanes."""
-
-    k: Kernel
-    handle: Any
-    lanes: int
-
-
-class Var(Generic[T]):
-    """A value that may be rebound inside loops and branches."""
-
-    __slots__ = ("_read", "_write")
-
-    def __init__(self, read: Callable[[], T], write: Callable[[T], None]) -> None:
-        self._read: Callable[[], T] = read
-        self._write: Callable[[T], None] = write
-
-    @property
-    def value(self) -> T:
-        """What it holds at this point of the program."""
-        return self._read()
-
-    @value.setter
-    def value(self, new: T) -> None:
-        self._write(new)
-
-
-def parameters(text: str) -> tuple[tuple[str, ParamType], ...]:
-    """Parameters from a declaration such as ``"job* thread"``: a star marks a pointer."""
-    return tuple(
-        (word.rstrip("*"), "ptr" if word.endswith("*") else "int") for word in text.split()
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A named piece of generated code: parameters and the Python function that writes its body."""
-
-    name: str
-    params: tuple[tuple[str, ParamType], ...]
-    body: Callable[..., None]
-
-
-class Kernel(ABC):
+class Kernel(VectorWords):
     """What a kernel source may say.  Both backends implement exactly this."""
-
-    isa: Isa
 
     # -- integers, conditions, pointers ---------------------------------------------------------
     @abstractmethod
@@ -205,7 +61,10 @@ class Kernel(ABC):
 
     @abstractmethod
     def int_op(self, op: str, a: Int, b: Int) -> Int:
-        """``add sub mul udiv urem and or`` on two integers."""
+        """``add sub mul udiv urem and or xor shl ashr`` on two integers.
+
+        A shift is by 0 to 63.
+        """
 
     @abstractmethod
     def compare(self, predicate: str, a: Int, b: Int) -> Cond:
@@ -279,6 +138,21 @@ class Kernel(ABC):
         """
 
     @abstractmethod
+    def gather(
+        self,
+        p: Ptr,
+        offsets: Vec,
+        element: ElementType,
+        mask: Mask | None = None,
+        other: Vec | None = None,
+    ) -> Vec:
+        """An element from each of several places; lanes outside the mask are not touched.
+
+        They are those of ``other``, or zero.  ``offsets`` are bytes from ``p``, in lanes of
+        ``i32`` or ``i64``.
+        """
+
+    @abstractmethod
     def store(self, p: Ptr, value: Vec, mask: Mask | None = None) -> None:
         """Write consecutive elements; memory outside the mask is not touched."""
 
@@ -292,50 +166,6 @@ class Kernel(ABC):
     @abstractmethod
     def scratch(self, size: int) -> Ptr:
         """``size`` bytes of uninitialised memory, 64-byte aligned, gone when the function ends."""
-
-    # -- vectors --------------------------------------------------------------------------------
-    @abstractmethod
-    def zero(self, element: ElementType, lanes: int) -> Vec:
-        """All lanes +0."""
-
-    @abstractmethod
-    def splat(self, scalar: Vec, lanes: int) -> Vec:
-        """One element in every lane."""
-
-    @abstractmethod
-    def op(self, name: str, *args: Vec) -> Vec:
-        """An operation of the instruction set's table, lane by lane."""
-
-    @abstractmethod
-    def convert(self, x: Vec, element: ElementType) -> Vec:
-        """The same numbers as another type (:mod:`jitgemm.isa.conversions`)."""
-
-    @abstractmethod
-    def bits(self, x: Vec, element: ElementType) -> Vec:
-        """The same bytes as elements of another type, of which more or fewer fill them."""
-
-    @abstractmethod
-    def shuffle(self, a: Vec, b: Vec, lanes: Sequence[int]) -> Vec:
-        """Lanes of ``a`` (from 0) and ``b`` (from ``a.lanes``) in any order, fixed when generated.
-
-        The result has ``len(lanes)`` lanes.
-        """
-
-    @abstractmethod
-    def number(self, value: Int, element: ElementType) -> Vec:
-        """An integer as one element: rounded to nearest even, or modulo ``2**bits``."""
-
-    @abstractmethod
-    def steps(self, element: ElementType, lanes: int) -> Vec:
-        """The numbers 0, 1, 2, ... in the lanes."""
-
-    @abstractmethod
-    def literal(self, value: float, element: ElementType, lanes: int) -> Vec:
-        """A number known when generating, rounded to the element type, in every lane."""
-
-    @abstractmethod
-    def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:
-        """The first ``count`` lanes (none below 0, all above ``lanes``)."""
 
     @abstractmethod
     def var(self, initial: T) -> Var[T]:
@@ -393,9 +223,58 @@ class Kernel(ABC):
             if taken:
                 yield
 
+    def strips(
+        self, count: IntLike, element: ElementType, lanes: int, chains: int = 1
+    ) -> Iterator[tuple[Int, Mask | None, int]]:
+        """Cut ``count`` elements into vectors: a body for each ``start, mask, chain``.
+
+        Whole vectors have no mask, the last one that of the elements left.  With several
+        ``chains``, 0, 1, ... take turns, so that sums and the like may be kept apart: a chain of
+        operations that wait for each other is the slowest way to work.
+        """
+        total = self.const(count)
+        together = lanes * chains
+        rounds = total // together * together
+        if chains > 1:
+            for start in self.range(0, rounds, together):
+                for chain in range(chains):
+                    yield start + chain * lanes, None, chain
+        whole = total // lanes * lanes
+        for start in self.range(rounds if chains > 1 else 0, whole, lanes):
+            yield start, None, 0
+        for _ in self.when(whole < total):
+            yield whole, self.mask(total - whole, element, lanes), 0
+
     @abstractmethod
-    def call(self, function: Function, *args: IntLike | Ptr) -> None:
-        """Call another piece of generated code."""
+    def call(self, function: Function, *args: IntLike | Ptr | Vec | float) -> Any:
+        """Call another piece of generated code; what it returns, if anything.
+
+        A number may stand for a scalar of an element type.
+        """
+
+    def arguments(self, function: Function, args: tuple[Any, ...]) -> list[Value]:
+        """The arguments of a call as values of the types that are declared."""
+        if len(args) != len(function.params):
+            raise LanguageError(f"{function.name} takes {len(function.params)} arguments")
+        values: list[Value] = []
+        for (name, kind), arg in zip(function.params, args, strict=True):
+            element = BY_NAME.get(kind)
+            if isinstance(arg, int | float) and element is not None:
+                values.append(self.literal(arg, element, 1))
+            else:
+                values.append(arg if isinstance(arg, Ptr | Vec) else self.const(arg))
+            if kind_of(values[-1]) != kind:
+                raise LanguageError(f"{function.name}: {name} must be {kind}")
+        return values
+
+    def returned(self, function: Function, value: Value | None) -> Value | None:
+        """What a function's body has returned, which must be what it declares."""
+        if function.result == "void":
+            return None
+        kind = "nothing" if value is None else kind_of(value)
+        if kind != function.result:
+            raise LanguageError(f"{function.name} returns {kind}, not {function.result}")
+        return value
 
     # -- threads --------------------------------------------------------------------------------
     @abstractmethod

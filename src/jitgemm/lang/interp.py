@@ -10,19 +10,21 @@ file.  Conformance tests run the same sources on both backends and compare the b
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
 from jitgemm.errors import LanguageError
-from jitgemm.isa.conversions import conversion, dtype_of
+from jitgemm.isa.conversions import dtype_of
 from jitgemm.isa.tables import Isa
-from jitgemm.isa.types import ElementType
-from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Mask, Ptr, T, Var, Vec
+from jitgemm.isa.types import BY_NAME, ElementType
+from jitgemm.lang.core import Cond, Function, Int, IntLike, Mask, Ptr, Var, Vec
+from jitgemm.lang.interp_vectors import VectorValues
 from jitgemm.lang.memory import Memory
 from jitgemm.lang.tiles import TileRegisters
+from jitgemm.lang.values import T
 
 __all__ = ["InterpKernel", "Memory", "dtype_of", "run"]
 
@@ -37,6 +39,9 @@ _INT_OPS: dict[str, Callable[[int, int], int]] = {
     "urem": operator.mod,
     "and": operator.and_,
     "or": operator.or_,
+    "xor": operator.xor,
+    "shl": operator.lshift,
+    "ashr": operator.rshift,
 }
 _PREDICATES: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq,
@@ -70,14 +75,15 @@ def _shape(x: Int | Ptr | Vec) -> tuple[Any, ...]:
     return (Vec, x.element, x.lanes) if isinstance(x, Vec) else (type(x),)
 
 
-class InterpKernel(Kernel):
+class InterpKernel(VectorValues):
     """Runs kernel sources on a :class:`Memory`."""
 
     max_rounds = 10**7
     """Rounds after which a ``repeat_while`` counts as endless: one thread waits for nobody."""
 
-    def __init__(self, isa: Isa, memory: Memory) -> None:
+    def __init__(self, isa: Isa, memory: Memory, *, spills: bool = False) -> None:
         self.isa, self.memory = isa, memory
+        self._spills = spills
         self._frame = _Frame("top")
         self._tiles = TileRegisters(memory)
 
@@ -93,6 +99,8 @@ class InterpKernel(Kernel):
     def int_op(self, op: str, a: Int, b: Int) -> Int:
         if op in ("udiv", "urem") and (a.handle < 0 or b.handle <= 0):
             raise LanguageError(f"{op} of {a.handle} by {b.handle}")
+        if op in ("shl", "ashr") and not 0 <= b.handle < _WORD * 8:
+            raise LanguageError(f"{op} by {b.handle}")
         return self._int(_INT_OPS[op](a.handle, b.handle))
 
     def compare(self, predicate: str, a: Int, b: Int) -> Cond:
@@ -137,10 +145,16 @@ class InterpKernel(Kernel):
         data = np.array([value.handle], np.uint64)
         self.memory.write(self._word(p), data.view(np.uint8))
 
-    def _live(self, lanes: int, mask: Mask | None) -> int:
-        if mask is not None and mask.lanes != lanes:
-            raise LanguageError(f"mask of {mask.lanes} lanes on {lanes}")
-        return lanes if mask is None else int(mask.handle)
+    def _runs(self, lanes: int, mask: Mask | None) -> list[tuple[int, int]]:
+        """Start and end of each run of lanes that are touched."""
+        if mask is None:
+            return [(0, lanes)]
+        if mask.lanes != lanes:
+            self.check_mask(mask, lanes)
+        if isinstance(mask.handle, int):
+            return [(0, mask.handle)] if mask.handle else []
+        edges = np.flatnonzero(np.diff(mask.handle, prepend=False, append=False))
+        return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
     def load(
         self,
@@ -150,19 +164,37 @@ class InterpKernel(Kernel):
         mask: Mask | None = None,
         other: Vec | None = None,
     ) -> Vec:
-        live = self._live(lanes, mask)
         values = np.zeros(lanes, dtype_of(element))
         if other is not None:
             values[:] = other.handle
-        if live:
-            size = live * element.bytes
-            values.view(np.uint8)[:size] = self.memory.read(p.handle, size)
+        size, into = element.bytes, values.view(np.uint8)
+        for first, end in self._runs(lanes, mask):
+            where = p.handle + first * size
+            into[first * size : end * size] = self.memory.read(where, (end - first) * size)
         return Vec(self, values, element, lanes)
 
     def store(self, p: Ptr, value: Vec, mask: Mask | None = None) -> None:
-        live = self._live(value.lanes, mask)
-        if live:
-            self.memory.write(p.handle, value.handle[:live].view(np.uint8))
+        size = value.element.bytes
+        for first, end in self._runs(value.lanes, mask):
+            self.memory.write(p.handle + first * size, value.handle[first:end].view(np.uint8))
+
+    def gather(
+        self,
+        p: Ptr,
+        offsets: Vec,
+        element: ElementType,
+        mask: Mask | None = None,
+        other: Vec | None = None,
+    ) -> Vec:
+        self.check_gather(offsets, element, mask, other)
+        values = np.zeros(offsets.lanes, dtype_of(element))
+        if other is not None:
+            values[:] = other.handle
+        for first, end in self._runs(offsets.lanes, mask):
+            for lane in range(first, end):
+                where = p.handle + int(offsets.handle[lane])
+                values[lane] = self.memory.read(where, element.bytes).view(values.dtype)[0]
+        return Vec(self, values, element, offsets.lanes)
 
     def prefetch(self, p: Ptr, *, write: bool = False, near: bool = True) -> None:
         pass
@@ -172,68 +204,10 @@ class InterpKernel(Kernel):
         self._frame.scratch.append(address)
         return Ptr(self, address)
 
-    # -- vectors --------------------------------------------------------------------------------
-    def zero(self, element: ElementType, lanes: int) -> Vec:
-        return Vec(self, np.zeros(lanes, dtype_of(element)), element, lanes)
-
-    def splat(self, scalar: Vec, lanes: int) -> Vec:
-        if scalar.lanes != 1:
-            raise LanguageError(f"splat of {scalar.lanes} lanes")
-        return Vec(self, np.repeat(scalar.handle, lanes), scalar.element, lanes)
-
-    def op(self, name: str, *args: Vec) -> Vec:
-        shape = args[0]
-        row = self.isa.table(shape.element).get(name)
-        if row is None or len(args) != row.arity or shape.element.format:
-            raise LanguageError(f"{self.isa.name}: no {name!r} of {len(args)} operands")
-        if any((x.element, x.lanes) != (shape.element, shape.lanes) for x in args):
-            raise LanguageError(f"{name}: operands of different shapes")
-        with np.errstate(all="ignore"):
-            result = row.meaning(*(x.handle for x in args))
-        if (result.dtype, result.shape) != (shape.handle.dtype, shape.handle.shape):
-            raise LanguageError(f"{name}: its meaning changes {shape.element}x{shape.lanes}")
-        return Vec(self, result, shape.element, shape.lanes)
-
-    def convert(self, x: Vec, element: ElementType) -> Vec:
-        values = x.handle
-        for row, _ in conversion(x.element, element, half=self.isa.half):
-            with np.errstate(all="ignore"):
-                values = row.meaning(values)
-        # Where no step is needed the bits are the same, their type may not be.
-        return Vec(self, values.view(dtype_of(element)), element, x.lanes)
-
-    def bits(self, x: Vec, element: ElementType) -> Vec:
-        if x.handle.nbytes % element.bytes:
-            raise LanguageError(f"bits: {x.element}x{x.lanes} is no whole number of {element}")
-        values = x.handle.view(dtype_of(element))
-        return Vec(self, values, element, values.size)
-
-    def shuffle(self, a: Vec, b: Vec, lanes: Sequence[int]) -> Vec:
-        if (a.element, a.lanes) != (b.element, b.lanes) or a.lanes == 1 or len(lanes) == 1:
-            raise LanguageError("shuffle: operands of different shapes, or a scalar")
-        both = np.concatenate([a.handle, b.handle])
-        if not all(0 <= i < both.size for i in lanes):
-            raise LanguageError(f"shuffle: no such lanes among {both.size}: {tuple(lanes)}")
-        return Vec(self, both[list(lanes)], a.element, len(lanes))
-
-    def number(self, value: Int, element: ElementType) -> Vec:
-        return Vec(self, np.array([value.handle]).astype(dtype_of(element)), element, 1)
-
-    def steps(self, element: ElementType, lanes: int) -> Vec:
-        return Vec(self, np.arange(lanes).astype(dtype_of(element)), element, lanes)
-
-    def literal(self, value: float, element: ElementType, lanes: int) -> Vec:
-        with np.errstate(all="ignore"):
-            exact = int(value) if element.integral else value
-            return Vec(self, np.full(lanes, exact, dtype_of(element)), element, lanes)
-
-    def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:  # noqa: ARG002
-        return Mask(self, max(0, min(self.const(count).handle, lanes)), lanes)
-
     def var(self, initial: T) -> Var[T]:
         bits = initial.lanes * initial.element.bits if isinstance(initial, Vec) else 0
         cell = _Cell(initial, registers=-(-bits // self.isa.vector_bits))
-        if bits:
+        if bits and not self._spills:
             # Generated code would spill in silence.  Only live ones count: a loop makes new ones.
             self._frame.cells.add(cell)
             used = sum(c.registers for c in self._frame.cells)
@@ -282,6 +256,7 @@ class InterpKernel(Kernel):
             yield Int(self, i)
 
     def branches(self, cond: Cond) -> Iterator[bool]:
+        self.check_condition(cond)
         yield bool(cond.handle)
 
     def cases(self, value: Int, labels: Iterator[int] | list[int]) -> Iterator[int]:
@@ -298,18 +273,11 @@ class InterpKernel(Kernel):
                 raise LanguageError("a loop did not end")
             yield
 
-    def call(self, function: Function, *args: IntLike | Ptr) -> None:
-        if len(args) != len(function.params):
-            raise LanguageError(f"{function.name} takes {len(function.params)} arguments")
-        values: list[Int | Ptr] = []
-        for (name, kind), arg in zip(function.params, args, strict=True):
-            value = arg if isinstance(arg, Ptr) else self.const(arg)
-            if (kind == "ptr") != isinstance(value, Ptr):
-                raise LanguageError(f"{function.name}: {name} must be {kind}")
-            values.append(value)
+    def call(self, function: Function, *args: IntLike | Ptr | Vec | float) -> Any:
+        values = self.arguments(function, args)
         caller, self._frame = self._frame, _Frame(function.name)
         try:
-            function.body(self, *values)
+            return self.returned(function, function.body(self, *values))
         except LanguageError as error:
             error.add_note(f"in {function.name}")
             raise
@@ -352,13 +320,27 @@ class InterpKernel(Kernel):
         pass
 
 
-def run(function: Function, memory: Memory, isa: Isa, *args: int) -> None:
-    """Run a function with plain integers as arguments: numbers and real addresses.
+def _argument(k: InterpKernel, x: Any, kind: str) -> IntLike | Ptr | Vec:
+    if kind in BY_NAME:
+        return Vec(k, np.array([x], dtype_of(BY_NAME[kind])), BY_NAME[kind], 1)
+    return Ptr(k, x) if kind == "ptr" else int(x)
+
+
+def run(
+    function: Function, memory: Memory, isa: Isa, *args: float, spills: bool = False
+) -> float | None:
+    """Run a function with plain numbers as arguments: real addresses, and formats as their bits.
+
+    What it returns is a number too.  With ``spills`` there may be more vector variables than
+    registers, which machine code keeps in memory.
 
     Raises:
         LanguageError: the source broke a rule of the language.
     """
-    k = InterpKernel(isa, memory)
+    k = InterpKernel(isa, memory, spills=spills)
     pairs = zip(args, function.params, strict=True)
-    k.call(function, *(Ptr(k, x) if kind == "ptr" else x for x, (_, kind) in pairs))
+    found = k.call(function, *(_argument(k, x, kind) for x, (_, kind) in pairs))
     k.finish()
+    if found is None:
+        return None
+    return found.handle[0].item() if isinstance(found, Vec) else found.handle  # type: ignore[no-any-return]

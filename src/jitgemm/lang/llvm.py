@@ -8,20 +8,19 @@ checks that none survives in a hot loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jitgemm.errors import LanguageError
-from jitgemm.isa.conversions import conversion
-from jitgemm.isa.types import ElementType
-from jitgemm.lang.core import Cond, Function, Int, IntLike, Mask, Ptr, T, Var, Vec
-from jitgemm.lang.module import LlvmModule
-from jitgemm.lang.template import Holes, conversion_holes, number_text, shape_holes
+from jitgemm.isa.types import BY_NAME, ElementType
+from jitgemm.lang.core import Cond, Function, Int, IntLike, Mask, Ptr, Var, Vec
+from jitgemm.lang.llvm_vectors import VectorText
 from jitgemm.lang.threads import ThreadWords
+from jitgemm.lang.values import T, Value
 
 __all__ = ["LlvmKernel"]
 
-_TYPES = {"int": "i64", "ptr": "ptr"}
+_TYPES = {"void": "void", "int": "i64", "ptr": "ptr"} | {n: e.llvm for n, e in BY_NAME.items()}
 _FOLD: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -30,27 +29,20 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "urem": lambda a, b: a % b,
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "shl": lambda a, b: a << b,
+    "ashr": lambda a, b: a >> b,
 }
 
 
-class LlvmKernel(ThreadWords):
+class LlvmKernel(VectorText, ThreadWords):
     """Writes one function."""
-
-    def __init__(self, module: LlvmModule, function: Function) -> None:
-        self.module, self.isa, self.function = module, module.isa, function
-        self._lines: list[str] = []
-        self._allocas: list[str] = []
-        self._count = 0
-        self._block = "entry"
 
     # -- text -----------------------------------------------------------------------------------
     def define(self, *, external: bool) -> str:
         """The function's text."""
-        args: list[Int | Ptr] = []
-        for name, kind in self.function.params:
-            args.append(Ptr(self, f"%{name}") if kind == "ptr" else Int(self, f"%{name}"))
-        self.function.body(self, *args)
-        self._finish()
+        args = [self._parameter(f"%{name}", kind) for name, kind in self.function.params]
+        self._finish(self.function.body(self, *args))
         params = ", ".join(f"{_TYPES[kind]} %{name}" for name, kind in self.function.params)
         head = self.header(params, external=external)
         return "\n".join([head, "entry:", *self._allocas, *self._lines, "}"])
@@ -58,37 +50,21 @@ class LlvmKernel(ThreadWords):
     def header(self, params: str, *, external: bool) -> str:
         """The ``define`` line."""
         linkage = "" if external else "internal "
-        return f"define {linkage}void @{self.function.name}({params}) noinline #0 {{"
+        result = _TYPES[self.function.result]
+        return f"define {linkage}{result} @{self.function.name}({params}) noinline #0 {{"
 
-    def _finish(self) -> None:
-        self._emit("ret void")
+    def _parameter(self, handle: str, kind: str) -> Value:
+        element = BY_NAME.get(kind)
+        if element is not None:
+            return Vec(self, handle, element, 1)
+        return Ptr(self, handle) if kind == "ptr" else Int(self, handle)
 
-    def _emit(self, line: str) -> int:
-        self._lines.append("  " + line)
-        return len(self._lines) - 1
-
-    def _name(self) -> str:
-        self._count += 1
-        return f"%v{self._count}"
-
-    def _let(self, text: str) -> str:
-        name = self._name()
-        self._emit(f"{name} = {text}")
-        return name
-
-    def _label(self) -> str:
-        self._count += 1
-        return f"b{self._count}"
-
-    def _start(self, label: str) -> None:
-        self._lines.append(f"{label}:")
-        self._block = label
-
-    # -- types ----------------------------------------------------------------------------------
-    @staticmethod
-    def vector_type(element: ElementType, lanes: int) -> str:
-        """LLVM's spelling of ``lanes`` elements."""
-        return element.llvm if lanes == 1 else f"<{lanes} x {element.llvm}>"
+    def _finish(self, value: Value | None) -> None:
+        if self._open:
+            raise LanguageError(f"{self.function.name} returns inside a loop or branch")
+        value = self.returned(self.function, value)
+        kind = _TYPES[self.function.result]
+        self._emit("ret void" if value is None else f"ret {kind} {value.handle}")
 
     # -- integers, conditions, pointers ---------------------------------------------------------
     def const(self, value: IntLike) -> Int:
@@ -134,16 +110,6 @@ class LlvmKernel(ThreadWords):
         ty = self._type_of(x)
         return self._like(x, self._let(f'call {ty} asm sideeffect "", "=r,0"({ty} {x.handle})'))
 
-    def _type_of(self, x: Int | Ptr | Vec) -> str:
-        if isinstance(x, Vec):
-            return self.vector_type(x.element, x.lanes)
-        return "i64" if isinstance(x, Int) else "ptr"
-
-    def _like(self, x: T, handle: str) -> T:
-        if isinstance(x, Vec):
-            return Vec(self, handle, x.element, x.lanes)
-        return Int(self, handle) if isinstance(x, Int) else Ptr(self, handle)
-
     # -- memory ---------------------------------------------------------------------------------
     def load_int(self, p: Ptr) -> Int:
         return Int(self, self._let(f"load i64, ptr {p.handle}, align 8"))
@@ -168,6 +134,7 @@ class LlvmKernel(ThreadWords):
         v = self.vector_type(element, lanes)
         if mask is None:
             return Vec(self, self._let(f"load {v}, ptr {p.handle}, align 1"), element, lanes)
+        self.check_mask(mask, lanes)
         wide, m, suffix, bits = self._masked(element, mask)
         name = f"llvm.masked.load.{suffix}.p0"
         self.module.declare(f"declare {wide} @{name}(ptr, i32 immarg, {m}, {wide})")
@@ -189,6 +156,7 @@ class LlvmKernel(ThreadWords):
         if mask is None:
             self._emit(f"store {v} {value.handle}, ptr {p.handle}, align 1")
             return
+        self.check_mask(mask, value.lanes)
         wide, m, suffix, bits = self._masked(value.element, mask)
         name = f"llvm.masked.store.{suffix}.p0"
         self.module.declare(f"declare void @{name}({wide}, ptr, i32 immarg, {m})")
@@ -202,6 +170,42 @@ class LlvmKernel(ThreadWords):
             bits = self._let(f"insertelement <1 x i1> poison, i1 {bits}, i64 0")
         return f"<{lanes} x {element.llvm}>", f"<{lanes} x i1>", f"v{lanes}{element.suffix}", bits
 
+    def gather(
+        self,
+        p: Ptr,
+        offsets: Vec,
+        element: ElementType,
+        mask: Mask | None = None,
+        other: Vec | None = None,
+    ) -> Vec:
+        self.check_gather(offsets, element, mask, other)
+        lanes = offsets.lanes
+        # Instructions gather words of 32 and 64 bits.
+        if lanes == 1 or not self.isa.gathers or element.bytes < 4:
+            return self._gather_by_lane(p, offsets, element, mask, other)
+        wide, m = self.vector_type(element, lanes), f"<{lanes} x i1>"
+        places, name = f"<{lanes} x ptr>", f"llvm.masked.gather.v{lanes}{element.suffix}.v{lanes}p0"
+        self.module.declare(f"declare {wide} @{name}({places}, i32 immarg, {m}, {wide})")
+        by = f"{self._type_of(offsets)} {offsets.handle}"
+        at = self._let(f"getelementptr i8, ptr {p.handle}, {by}")
+        live = f"<{', '.join(['i1 true'] * lanes)}>" if mask is None else mask.handle
+        rest = "zeroinitializer" if other is None else other.handle
+        handle = self._let(f"call {wide} @{name}({places} {at}, i32 1, {m} {live}, {wide} {rest})")
+        return Vec(self, handle, element, lanes)
+
+    def _gather_by_lane(
+        self, p: Ptr, offsets: Vec, element: ElementType, mask: Mask | None, other: Vec | None
+    ) -> Vec:
+        found = self.var(self.zero(element, offsets.lanes) if other is None else other)
+        for lane in range(offsets.lanes):
+            at = p + self.integer(self.extract(offsets, lane))
+            if mask is None:
+                found.value = self.insert(found.value, lane, self.load(at, element))
+                continue
+            for _ in self.when(self.lane(mask, lane)):
+                found.value = self.insert(found.value, lane, self.load(at, element))
+        return found.value
+
     def prefetch(self, p: Ptr, *, write: bool = False, near: bool = True) -> None:
         self.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         how = f"i32 {int(write)}, i32 {3 if near else 2}, i32 1"
@@ -211,105 +215,6 @@ class LlvmKernel(ThreadWords):
         name = self._name()
         self._allocas.append(f"  {name} = alloca [{size} x i8], align 64")
         return Ptr(self, name)
-
-    # -- vectors --------------------------------------------------------------------------------
-    def zero(self, element: ElementType, lanes: int) -> Vec:
-        text = "zeroinitializer" if lanes > 1 else "0" if element.llvm[0] == "i" else "0.0"
-        return Vec(self, text, element, lanes)
-
-    def splat(self, scalar: Vec, lanes: int) -> Vec:
-        if lanes == 1:
-            return scalar
-        v, e = self.vector_type(scalar.element, lanes), scalar.element.llvm
-        first = self._let(f"insertelement {v} poison, {e} {scalar.handle}, i64 0")
-        handle = self._let(
-            f"shufflevector {v} {first}, {v} poison, <{lanes} x i32> zeroinitializer"
-        )
-        return Vec(self, handle, scalar.element, lanes)
-
-    def op(self, name: str, *args: Vec) -> Vec:
-        shape = args[0]
-        row = self.isa.table(shape.element).get(name)
-        if row is None or not row.text or shape.element.format:
-            raise LanguageError(f"{self.isa.name} has no operation {name!r} on {shape.element}")
-        if len(args) != row.arity:
-            raise LanguageError(f"{name} takes {row.arity} operands, not {len(args)}")
-        if any((x.element, x.lanes) != (shape.element, shape.lanes) for x in args):
-            raise LanguageError(f"{name}: operands of different shapes")
-        operands = zip("abcd", (x.handle for x in args), strict=False)
-        holes = Holes(self._name, shape_holes(shape.element, shape.lanes), operands)
-        for line in row.text:
-            text = line.format_map(holes)
-            one = self.zero(shape.element, 1).handle
-            self._emit(text.replace("zeroinitializer", one) if shape.lanes == 1 else text)
-        for line in row.declares.splitlines():
-            self.module.declare(line.format_map(holes))
-        return Vec(self, holes["r"], shape.element, shape.lanes)
-
-    def convert(self, x: Vec, element: ElementType) -> Vec:
-        for row, target in conversion(x.element, element, half=self.isa.half):
-            shape = conversion_holes(x.element, target, x.lanes)
-            holes = Holes(self._name, shape, [("a", x.handle)])
-            for line in row.text:
-                text = line.format_map(holes)
-                self._emit(text.replace("zeroinitializer", "0") if x.lanes == 1 else text)
-            x = Vec(self, holes["r"], target, x.lanes)
-        return Vec(self, x.handle, element, x.lanes)
-
-    def bits(self, x: Vec, element: ElementType) -> Vec:
-        lanes = x.lanes * x.element.bytes // element.bytes
-        source, target = (self.vector_type(*t) for t in ((x.element, x.lanes), (element, lanes)))
-        if lanes * element.bytes != x.lanes * x.element.bytes:
-            raise LanguageError(f"bits: {source} is no whole number of {element}")
-        if source == target:
-            return Vec(self, x.handle, element, lanes)
-        return Vec(self, self._let(f"bitcast {source} {x.handle} to {target}"), element, lanes)
-
-    def shuffle(self, a: Vec, b: Vec, lanes: Sequence[int]) -> Vec:
-        if (a.element, a.lanes) != (b.element, b.lanes) or a.lanes == 1 or len(lanes) == 1:
-            raise LanguageError("shuffle: operands of different shapes, or a scalar")
-        v = self.vector_type(a.element, a.lanes)
-        order = ", ".join(f"i32 {i}" for i in lanes)
-        handle = self._let(
-            f"shufflevector {v} {a.handle}, {v} {b.handle}, <{len(lanes)} x i32> <{order}>"
-        )
-        return Vec(self, handle, a.element, len(lanes))
-
-    def number(self, value: Int, element: ElementType) -> Vec:
-        if not element.integral:
-            return Vec(self, self._let(f"sitofp i64 {value.handle} to {element.llvm}"), element, 1)
-        if element.bits == 64:
-            return Vec(self, value.handle, element, 1)
-        return Vec(self, self._let(f"trunc i64 {value.handle} to {element.llvm}"), element, 1)
-
-    def steps(self, element: ElementType, lanes: int) -> Vec:
-        return self._constants([float(i) for i in range(lanes)], element)
-
-    def literal(self, value: float, element: ElementType, lanes: int) -> Vec:
-        return self._constants([value] * lanes, element)
-
-    def _constants(self, values: Sequence[float], element: ElementType) -> Vec:
-        texts = [number_text(value, element) for value in values]
-        every = ", ".join(f"{element.llvm} {text}" for text in texts)
-        return Vec(self, texts[0] if len(texts) == 1 else f"<{every}>", element, len(texts))
-
-    def mask(self, count: IntLike, element: ElementType, lanes: int) -> Mask:
-        c = self.const(count)
-        if lanes == 1:
-            return Mask(self, self._let(f"icmp sgt i64 {c.handle}, 0"), 1)
-        # Clamp first: the comparison is made in elements-wide integers.
-        clamped = self.select(c < lanes, c, self.const(lanes))
-        n = self.select(clamped > 0, clamped, self.const(0))
-        wide = f"<{lanes} x i{element.bits}>"
-        narrow = n.handle
-        if element.bits < 64:
-            narrow = self._let(f"trunc i64 {n.handle} to i{element.bits}")
-        first = self._let(f"insertelement {wide} poison, i{element.bits} {narrow}, i64 0")
-        every = self._let(
-            f"shufflevector {wide} {first}, {wide} poison, <{lanes} x i32> zeroinitializer"
-        )
-        steps = ", ".join(f"i{element.bits} {i}" for i in range(lanes))
-        return Mask(self, self._let(f"icmp ult {wide} <{steps}>, {every}"), lanes)
 
     def var(self, initial: T) -> Var[T]:
         ty, name = self._type_of(initial), self._name()
@@ -362,7 +267,9 @@ class LlvmKernel(ThreadWords):
         self._start(body)
         counter = self._name()
         phi = self._emit("")
+        self._open += 1
         yield Int(self, counter)
+        self._open -= 1
         following = self._let(f"add nuw nsw i64 {counter}, {by.handle}")
         again = self._let(f"icmp slt i64 {following}, {last.handle}")
         self._lines[phi] = (
@@ -372,11 +279,14 @@ class LlvmKernel(ThreadWords):
         self._start(done)
 
     def branches(self, cond: Cond) -> Iterator[bool]:
+        self.check_condition(cond)
         yes, no, done = self._label(), self._label(), self._label()
         self._emit(f"br i1 {cond.handle}, label %{yes}, label %{no}")
         for label, taken in ((yes, True), (no, False)):
             self._start(label)
+            self._open += 1
             yield taken
+            self._open -= 1
             self._emit(f"br label %{done}")
         self._start(done)
 
@@ -388,7 +298,9 @@ class LlvmKernel(ThreadWords):
         self._emit(f"switch i64 {value.handle}, label %{never} [ {table} ]")
         for number, block in zip(numbers, blocks, strict=True):
             self._start(block)
+            self._open += 1
             yield number
+            self._open -= 1
             self._emit(f"br label %{done}")
         self._start(never)
         self._emit("unreachable")
@@ -401,21 +313,18 @@ class LlvmKernel(ThreadWords):
         test = cond()
         self._emit(f"br i1 {test.handle}, label %{body}, label %{done}")
         self._start(body)
+        self._open += 1
         yield
+        self._open -= 1
         self._emit(f"br label %{head}")
         self._start(done)
 
-    def call(self, function: Function, *args: IntLike | Ptr) -> None:
+    def call(self, function: Function, *args: IntLike | Ptr | Vec | float) -> Any:
         symbol = self.module.need(function)
-        self._emit(f"call void @{symbol}({self._arguments(function, args)})")
-
-    def _arguments(self, function: Function, args: tuple[Any, ...]) -> str:
-        if len(args) != len(function.params):
-            raise LanguageError(f"{function.name} takes {len(function.params)} arguments")
-        texts = []
-        for (name, kind), arg in zip(function.params, args, strict=True):
-            value = arg if isinstance(arg, Ptr) else self.const(arg)
-            if (kind == "ptr") != isinstance(value, Ptr):
-                raise LanguageError(f"{function.name}: {name} must be {kind}")
-            texts.append(f"{_TYPES[kind]} {value.handle}")
-        return ", ".join(texts)
+        values = self.arguments(function, args)
+        texts = ", ".join(f"{self._type_of(value)} {value.handle}" for value in values)
+        text = f"call {_TYPES[function.result]} @{symbol}({texts})"
+        if function.result == "void":
+            self._emit(text)
+            return None
+        return self._parameter(self._let(text), function.result)

@@ -9,6 +9,7 @@ from functools import cache
 
 from jitgemm.errors import LanguageError
 from jitgemm.isa import bits
+from jitgemm.isa.conversions import format_bits
 from jitgemm.isa.types import ElementType
 
 __all__ = ["Holes", "conversion_holes", "float_text", "number_text", "shape_holes"]
@@ -45,6 +46,7 @@ def shape_holes(element: ElementType, lanes: int) -> dict[str, str]:
     signs = {"SIGN": every(integer, str(1 << (element.bits - 1)))}
     if element.integral:
         numbers = signs | {"HALF": every(integer, str(element.bits // 2))}
+        numbers["sign"] = "s" if element.signed else "u"
     else:
         row = bits.FORMATS[element.bits]
         # Exact in every format: the digits of a double are those LLVM wants.
@@ -92,6 +94,8 @@ def number_text(value: float, element: ElementType) -> str:
     """A constant as LLVM spells it, rounded to the element type."""
     if element.integral:
         return str(int(value))
+    if element.format:
+        return str(format_bits(value, element))
     if element.bytes == 4:
         value = struct.unpack("f", bytes(ctypes.c_float(value)))[0]
     return float_text(value)

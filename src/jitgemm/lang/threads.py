@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import platform
 import sys
-from abc import abstractmethod
 
-from jitgemm.lang.core import Cond, Int, IntLike, Kernel, Ptr
-from jitgemm.lang.module import LlvmModule
+from jitgemm.lang.core import Cond, Int, IntLike, Ptr
+from jitgemm.lang.lines import Lines
 
 __all__ = ["ThreadWords", "has_futex"]
 
@@ -23,18 +22,8 @@ def has_futex() -> bool:
     return sys.platform == "linux" and platform.machine() in _FUTEX
 
 
-class ThreadWords(Kernel):
-    """Part of the LLVM backend, which brings the writing of lines."""
-
-    module: LlvmModule
-
-    @abstractmethod
-    def _emit(self, line: str) -> int:
-        """Write a line."""
-
-    @abstractmethod
-    def _let(self, text: str) -> str:
-        """Name the value of an instruction."""
+class ThreadWords(Lines):
+    """Part of the LLVM backend."""
 
     def fetch_add(self, p: Ptr, by: IntLike) -> Int:
         value = self.const(by).handle

@@ -12,6 +12,7 @@ from typing import Literal, overload
 
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Ptr
 from jitgemm.lang.llvm import LlvmKernel
+from jitgemm.lang.values import Value
 
 __all__ = ["NativeFunction", "SystemKernel", "has_affinity"]
 
@@ -43,7 +44,7 @@ class SystemKernel(LlvmKernel):
         returns = getattr(self.function, "returns", "void")
         return f"define {linkage}{_LLVM[returns]} @{self.function.name}({params}) #0 {{"
 
-    def _finish(self) -> None:
+    def _finish(self, value: Value | None) -> None:  # noqa: ARG002  # see ret
         returns = getattr(self.function, "returns", "void")
         self._emit("ret void" if returns == "void" else "unreachable")
 
