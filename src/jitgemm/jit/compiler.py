@@ -161,6 +161,12 @@ class _Store:
 
 _store = _Store()
 
+_OF_A_SET = (
+    "vector_bits", "vector_registers", "fused", "arch", "cpu", "features", "half", "mask_registers",
+)  # fmt: skip
+# By the number of the object: sets of one name may differ in operations, which nobody can hash.
+_descriptions: dict[int, tuple[Isa, str]] = {}
+
 
 @functools.cache
 def limits() -> tuple[int, int]:
@@ -185,18 +191,35 @@ def when_full(forget: Callable[[], bool]) -> None:
 def gemm_unit(spec: GemmSpec) -> Unit:
     """The unit of a GEMM spec."""
     # The symbol names what differs among built-in specs; the rest may differ in registered ones.
-    isa = spec.isa
-    parts = (
+    isa, unit = spec.isa, spec.isa.unit
+    parts = [
         spec.symbol,
         str(spec.tile),
         str(spec.epilogue.program),
         str(spec.element),
         str(spec.element.depth_block),
-        *(str(x) for x in (isa.vector_bits, isa.arch, isa.cpu, isa.features, isa.half)),
-        *sorted(isa.requires),
-        *(f"{name}={op.text}" for name, op in sorted(isa.table(spec.element).items())),
-    )
-    return Unit(spec.symbol, isa, lambda: gemm_functions(spec), identity="\0".join(parts))
+        _described(isa),
+    ]
+    identity = "\0".join(parts)
+    if spec.tiles and unit is not None:
+        # What emulates a unit is code from elsewhere, known by what it generates.
+        identity = f"{identity}\0{unit.spelled}" if not unit.emulated else None
+    return Unit(spec.symbol, isa, lambda: gemm_functions(spec), identity=identity)
+
+
+def _described(isa: Isa) -> str:
+    """All of a set that its vector kernels depend on."""
+    known = _descriptions.get(id(isa))
+    if known is None:
+        tables = (isa.ops, isa.integers)
+        parts = (
+            *(str(getattr(isa, name)) for name in _OF_A_SET),
+            *sorted(isa.requires),
+            *(f"{name}={op.text}{op.declares}" for t in tables for name, op in sorted(t.items())),
+        )
+        # The set is kept, and with it its number.
+        known = _descriptions.setdefault(id(isa), (isa, "\0".join(parts)))
+    return known[1]
 
 
 def text(unit: Unit) -> str:

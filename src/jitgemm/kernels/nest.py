@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from jitgemm.isa.types import F64, I32, ElementType
 from jitgemm.kernels.job import JOB, TILE
-from jitgemm.kernels.matrix import matrix_microkernel
+from jitgemm.kernels.matrix import matrix_microkernel, record_bytes, unit_state
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.operands import pack_a, pack_b
 from jitgemm.kernels.quantised import sums_at
-from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Scale
+from jitgemm.kernels.spec import MOST_ROWS, Bias, BSource, GemmSpec, Scale
 from jitgemm.kernels.sweep import SWEEP_ROWS, sweep_function, window
 from jitgemm.kernels.tickets import drain, span
 from jitgemm.kernels.tilecopy import copy_tile
@@ -32,7 +32,7 @@ from jitgemm.lang.record import View
 __all__ = ["chunk", "nest", "serial"]
 
 _LINE = 64
-_ROWS_BITS = 64  # variant number = panels * 64 + rows
+_ROWS_BITS = MOST_ROWS + 1  # variant number = panels * 64 + rows
 
 
 def _tile(spec: GemmSpec) -> Function:
@@ -257,7 +257,7 @@ def chunk(spec: GemmSpec) -> Function:
         k: Kernel, job_at: Ptr, a: Ptr, b: Ptr, i0: Int, i1: Int, j0: Int, j1: Int, p0: Int, p1: Int
     ) -> None:
         job = JOB.view(k, job_at)
-        tile_at = k.scratch(TILE.size)
+        tile_at = k.scratch(record_bytes(spec))
         tile = TILE.view(k, tile_at)
         buffer = k.scratch(max(widest, spec.tile.mr * unit))
         tile_rows, group = job.int("tile_rows"), job.int("group")
@@ -363,7 +363,7 @@ def chunk(spec: GemmSpec) -> Function:
             over(j0, j0 + grouped, group * spec.nr, group)
             over(j0 + grouped, j1, k.const(spec.nr), k.const(1))
             if spec.tiles:
-                k.release_tiles()
+                k.release_tiles(unit_state(spec, tile))
 
         if spec.b is not BSource.INPLACE:
             tiles()

@@ -131,7 +131,7 @@ def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     isa = context.isa
     tile, units = tile_for(problem.element, isa, problem.parts), _matrix_unit(problem, context)
     if units is not None and source is BSource.PACKED:
-        tile = matrix_tile(tile)
+        tile = matrix_tile(tile, isa)
         return GemmSpec(problem.element, isa, tile, source, problem.epilogue, 1, units)
     if source is BSource.COLUMNS:
         tile = columns_tile(tile, isa, problem.parts)
