@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import MAPPED, PLAIN, native
-from typed import TypedCase
+from typed import WholeCase
 
 from jitgemm.errors import LanguageError
 from jitgemm.isa.matrix import AMX
@@ -128,7 +128,7 @@ def test_products_of_bfloat16(out: ElementType, epilogue: Epilogue) -> None:
     """Both backends write the same bytes; whole numbers come out exactly."""
     spec = typed_spec(AVX512_AMX, Types(BF16, BF16, out, out, out, bf16_dot=True), epilogue)
     assert spec.tiles
-    start = _Whole(spec, 3, spec.lanes + 1, 2 * TILE_WORDS + 7, row_tiles=2)
+    start = WholeCase(spec, 3, spec.lanes + 1, 2 * TILE_WORDS + 7, row_tiles=2)
     for case in (
         start,
         replace(start, m=2 * TILE_ROWS + 1, n=spec.nr + 1, depth=1, in_place=True),
@@ -138,17 +138,6 @@ def test_products_of_bfloat16(out: ElementType, epilogue: Epilogue) -> None:
         replace(start, m=2, n=3, depth=0),
     ):
         case.check(nest(spec))
-
-
-class _Whole(TypedCase):
-    """Small whole numbers, of which every order gives the same sum."""
-
-    def _operands(self, x: Any) -> dict[str, Any]:
-        found = super()._operands(x)
-        for name in ("a", "b"):
-            numbers = x.rng.integers(-4, 5, found[name].shape).astype(np.float32)
-            found[name][...] = (numbers.view(np.uint32) >> 16).astype(np.uint16)
-        return found
 
 
 # -- what the interpreter refuses ------------------------------------------------------------------

@@ -24,11 +24,8 @@ from jitgemm.lang.record import View
 __all__ = ["matrix_microkernel", "record_bytes", "unit_state"]
 
 _LINE = 64
-_TOGETHER = 4
-"""Rows that go through the epilogue at once: they share pointers and what varies by column.
-
-An estimate: eight vectors of sums, or sixteen, beside what an epilogue needs.
-"""
+_MOST_TOGETHER = 4
+"""Rows that go through the epilogue at once: they share pointers and what varies by column."""
 # The bits of 1.0 in the four bytes a factor takes.
 _ONE_F32 = 0x3F800000
 
@@ -214,10 +211,19 @@ def _moving(spec: GemmSpec, job: View, tile: View) -> dict[str, Int]:
     return found
 
 
+def _together(spec: GemmSpec, vectors: int) -> int:
+    """How many rows of so many vectors go through the epilogue at once.
+
+    An estimate: half of the registers hold sums, the others what an epilogue needs.
+    """
+    return max(1, min(_MOST_TOGETHER, spec.isa.vector_registers // 2 // vectors))
+
+
 def _rows(spec: GemmSpec, panels: int) -> Function:
     """The epilogue, some rows at a time: ``rows`` of sums in ``buffer``, as wide as ``panels``."""
     lanes, columns = spec.lanes, range(panels * spec.tile.nr_regs)
     element, width, size = spec.element, len(columns) * lanes, spec.element.bytes
+    together = _together(spec, len(columns))
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, buffer: Ptr, rows: Int) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
@@ -228,8 +234,8 @@ def _rows(spec: GemmSpec, panels: int) -> Function:
         for full in k.branches(tile.int("cols").equals(width)):
             cols = None if full else tile.int("cols")
             masks = masks_of(k, spec, columns, cols) if spec.isa.mask_registers else None
-            whole = rows // _TOGETHER * _TOGETHER
-            for first, stop, count in ((k.const(0), whole, _TOGETHER), (whole, rows, 1)):
+            whole = rows // together * together
+            for first, stop, count in ((k.const(0), whole, together), (whole, rows, 1)):
                 for i in k.range(first, stop, count):
                     for name, step in steps.items():
                         tile.set(name, starts[name] + i * step)

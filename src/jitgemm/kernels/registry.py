@@ -128,7 +128,10 @@ def matrix_tile(tile: Tile, isa: Isa) -> Tile:
     assert unit is not None
     per_panel = tile.nr_regs * isa.vector_bits // (8 * unit.row_bytes)
     rows = min(largest(unit).halves * unit.rows, MOST_ROWS)
-    at_once = flat(unit, unit.registers).columns // per_panel
+    # A row of them must go through the epilogue in vectors.
+    at_once = min(
+        flat(unit, unit.registers).columns // per_panel, isa.vector_registers // 2 // tile.nr_regs
+    )
     more = ((at_once, min(unit.rows, MOST_ROWS)),) if at_once > 1 else ()
     return Tile(mr=rows, nr_regs=tile.nr_regs, groups=((1, rows), *more))
 
