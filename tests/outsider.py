@@ -85,15 +85,16 @@ def vector_set(name: str, registers: int, bits: int = 256, **fields: Any) -> Isa
     })  # fmt: skip
 
 
-def add_vectors(isa: Isa) -> None:
-    """Register a vector set, with tiles that fill its registers."""
+def add_vectors(isa: Isa, most: int = 3) -> None:
+    """Register a vector set, with tiles that fill its registers or have ``most`` rows."""
     tables.register(isa)
     for element in (F32, F64, I32, I64):
         for parts in (1, 2) if element in (F32, F64) else (1,):
             # Two vectors of B and a broadcast, and some for what is no single instruction.
-            rows = max(1, (isa.vector_registers - 5) // (2 * parts))
-            few = max(1, rows // 2)
-            registry.register(element, isa, Tile(rows, 2, ((1, rows), (2, few))), parts)
+            rows = max(1, min(most, (isa.vector_registers - 5) // (2 * parts)))
+            few = (isa.vector_registers - 3) // (4 * parts)
+            more = ((2, min(rows, few)),) if few else ()
+            registry.register(element, isa, Tile(rows, 2, ((1, rows), *more)), parts)
 
 
 # -- matrix units ---------------------------------------------------------------------------------

@@ -234,7 +234,9 @@ def streams_rows(problem: Problem, context: Context) -> bool:
         return False
     size = problem.k * problem.n * problem.unit
     long_rows = problem.n * problem.unit >= context.knob("sweep_row_bytes")
-    enough = problem.m <= SWEEP_ROWS and long_rows and size > context.machine.l2.size
+    # They are streamed together, so they must not be shared out among tiles and threads.
+    rows = min(SWEEP_ROWS, tile_for(problem.element, context.isa, problem.parts).mr)
+    enough = problem.m <= rows and long_rows and size > context.machine.l2.size
     return 0 < problem.k and enough and reads_bias_in_place(problem)
 
 
