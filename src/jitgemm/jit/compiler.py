@@ -200,7 +200,7 @@ def gemm_unit(spec: GemmSpec) -> Unit:
         str(spec.element.depth_block),
         _described(isa),
     ]
-    identity = "\0".join(parts)
+    identity: str | None = "\0".join(parts)
     if spec.tiles and unit is not None:
         # What emulates a unit is code from elsewhere, known by what it generates.
         identity = f"{identity}\0{unit.spelled}" if not unit.emulated else None
