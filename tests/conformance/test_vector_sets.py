@@ -25,6 +25,7 @@ from jitgemm.kernels import registry
 from jitgemm.kernels.arithmetic import Types
 from jitgemm.kernels.dot import dot
 from jitgemm.kernels.nest import nest, serial
+from jitgemm.kernels.peak import chains
 from jitgemm.kernels.spec import MOST_ROWS, Bias, BSource, Epilogue, GemmSpec, Tile
 from jitgemm.kernels.split import split
 from jitgemm.kernels.sweep import SWEEP_ROWS, _streams
@@ -104,8 +105,8 @@ def test_rows_that_are_no_tile_are_not_streamed(isa: Isa) -> None:
     """Rows are streamed together: those of several tiles could be several threads'."""
     for element, parts, m, threads in product((F32, F64), (1, 2), (1, 2), (1, 2)):
         unit = element.bytes * parts
-        row = Operand(4000 * unit, unit)
-        wide = Problem(element, m, 4000, 4000, row, row, row, parts=parts)
+        row = Operand(1000 * unit, unit)
+        wide = Problem(element, m, 1000, 1000, row, row, row, parts=parts)
         context = Context(isa, MACHINE, threads, lambda name: KNOBS[name].default)
         plan = make_plan(wide, context)
         mr = registry.tile_for(element, isa, parts).mr
@@ -177,6 +178,11 @@ def test_streams_fit_the_registers() -> None:
             assert some >= 1
             assert some == 1 or rows * parts * (some + 1) + 1 <= registers
     assert found == {2: 1, 4: 1, 8: 2, 9: 2, 16: 4, 24: 6, 32: 8, 48: 8, 64: 8}
+
+
+def test_the_register_loop_has_a_sum_at_least() -> None:
+    found = {n: chains(replace(PORTABLE, vector_registers=n)) for n in (2, 4, 5, 16, 24, 32, 64)}
+    assert found == {2: 1, 4: 1, 5: 1, 16: 12, 24: 20, 32: 20, 64: 20}
 
 
 # -- registering ----------------------------------------------------------------------------------
