@@ -316,6 +316,12 @@ def test_tiles_and_vectors_that_do_not_suit_the_unit_are_refused(registered: Non
     lacking = unit_set("toy", emulated(6, 8, 32), ops=tables.PORTABLE.ops)
     with pytest.raises(ValueError, match="toy_bf16_bf16: expected vectors that fold words of 2"):
         registry.register(F32, lacking, Tile(2, 3, ((1, 2),)))
+    named = replace(emulated(6, 8, 32).products[0], name="dot4")
+    with pytest.raises(
+        ValueError, match="isa, with toy: expected a product with a name of its own"
+    ):
+        registry.register(I32, unit_set("toy", emulated(6, 8, 32, products=(named,))),
+                          Tile(2, 3, ((1, 2),)))  # fmt: skip
     assert registry.rows() == before
 
 

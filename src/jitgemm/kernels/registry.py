@@ -79,6 +79,9 @@ def _check_unit(element: ElementType, isa: Isa, unit: MatrixUnit, tile: Tile) ->
     for product in unit.products:
         if product.sums is not element:
             continue
+        if product.name in isa.table(element):
+            expected = "a product with a name of its own"
+            raise ValueError(message(f"isa, with {unit.name}", expected, repr(product.name)))
         width = tile.nr_regs * isa.lanes(element)
         if width % unit.words:
             expected = f"micropanels of whole tiles of {unit.name}, {unit.words} columns wide"

@@ -51,7 +51,7 @@ def _sum(plan: GemmPlan) -> str:
         return f"{lanes} lanes of at most {block} per block, added in halves; {blocks} block(s)"
     chains = max(1, -(-groups // block))
     how, unit = plan.spec.arithmetic, plan.spec.isa.unit
-    product = None if how is None or unit is None else unit.product(how.fold)
+    product = unit.product(how.fold) if plan.spec.tiles and how and unit else None
     if unit is not None and product is not None and product.order:
         tiles = f"tiles of {unit.words} k-groups, each {product.order}"
         return f"{chains} block(s) of at most {-(-block // unit.words)} {tiles}, in ascending order"
