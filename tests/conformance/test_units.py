@@ -26,6 +26,11 @@ from jitgemm.kernels.spec import Bias, Epilogue, GemmSpec, Scale, Tile
 from jitgemm.kernels.squares import flat, largest, tall
 from jitgemm.lang.core import Function, Int, IntLike, Kernel, Ptr
 from jitgemm.lang.interp import InterpKernel, Memory, run
+from jitgemm.planner.explain import explain
+from jitgemm.planner.machine import Cache, Machine
+from jitgemm.planner.problem import Operand, Problem
+from jitgemm.planner.route import Context, make_plan
+from jitgemm.tuning import KNOBS
 from oracle import run_python
 from outsider import add_unit, emulated, unit_set, zeroed_by_text
 from rows import typed_spec
@@ -244,6 +249,21 @@ def test_tiles_of_the_unit_that_is_there() -> None:
         isa = unit_set("toy", emulated(registers, rows, row_bytes))
         plain = Tile(2, vectors, ((1, 2),))
         assert registry.matrix_tile(plain, isa).groups == groups
+
+
+def test_a_plan_says_in_which_order_the_units_products_add(registered: None) -> None:
+    types = Types(BF16, BF16, F32, F32, F32, bf16_dot=True)
+    row, out = Operand(200, 2), Operand(400, 4)
+    some = Problem(F32, 9, 100, 3000, Operand(6000, 2), row, out, mixed=types)
+    machine = Machine(Cache(32 << 10), Cache(1 << 20), Cache(32 << 20), "test")
+    for isa, words in (
+        (AVX512_AMX, "at most 32 tiles of 16 k-groups, each an even and an odd chain"),
+        (_added("6x8x32"), "at most 64 tiles of 8 k-groups, each two chains of nobody's business"),
+        (tables.AVX512_BF16, "at most 512 k-groups of 2 over k"),
+    ):
+        plan = make_plan(some, Context(isa, machine, 1, lambda name: KNOBS[name].default))
+        assert words in explain(plan, machine)
+        assert plan.spec.tiles == (isa.unit is not None)
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
