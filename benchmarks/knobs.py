@@ -97,7 +97,12 @@ def lhs_packing() -> None:
             for k, n in shapes:
                 runs = {
                     name: runner(
-                        Setting(element, (m, k, n), rows=False, knobs={"lhs_pack_stride": stride})
+                        Setting(
+                            element,
+                            (m, k, n),
+                            rows=False,
+                            knobs={"lhs_pack_stride": stride, "lhs_pack_pages": 1},
+                        )
                     )
                     for name, stride in (("in place", 1 << 40), ("packed", 1))
                 }

@@ -42,7 +42,7 @@ def _typed() -> list[str]:
 
 def _like(isa: Isa, used: Isa) -> bool:
     """Whether two sets make the same code of floats and fold integers alike."""
-    alike = isa.integers == used.integers and bool(isa.tiles) == bool(used.tiles)
+    alike = isa.integers == used.integers and isa.unit == used.unit
     return floats_of(isa) == floats_of(used) and alike
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import MAPPED, PLAIN, native
-from typed import TypedCase
+from typed import TypedCase, WholeCase
 
 from jitgemm.errors import LanguageError
-from jitgemm.isa.matrix import AMX, TILE_ROWS, TILE_WORDS
-from jitgemm.isa.tables import AVX512_AMX
+from jitgemm.isa.matrix import AMX
+from jitgemm.isa.tables import AVX512, AVX512_AMX
 from jitgemm.isa.types import BF16, F32, I8, I32, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
@@ -32,7 +32,8 @@ from rows import typed_spec
 
 KINDS = {"tile_ss": (np.int8, np.int8), "tile_su": (np.int8, np.uint8),
          "tile_us": (np.uint8, np.int8), "tile_uu": (np.uint8, np.uint8)}  # fmt: skip
-WIDTH = 4 * TILE_WORDS
+TILE_ROWS, TILE_WORDS, WIDTH = AMX.rows, AMX.words, AMX.row_bytes
+NAMES = [p.name for p in AMX.products]
 
 
 def _element(name: str) -> ElementType:
@@ -40,26 +41,22 @@ def _element(name: str) -> ElementType:
 
 
 def _fold(name: str, rows: int) -> Function:
-    """``total += a @ b`` on one tile each, of dense rows; the palette is at ``shapes``."""
+    """``total += a @ b`` on one tile each, of dense rows."""
 
-    def body(k: Kernel, shapes: Ptr, total: Ptr, a: Ptr, b: Ptr) -> None:
-        row = k.const(WIDTH)
-        k.configure_tiles(shapes)
+    def body(k: Kernel, total: Ptr, a: Ptr, b: Ptr) -> None:
+        row, state = k.const(WIDTH), total  # the unit has none
+        k.configure_tiles(state, _heights(rows))
         for tile, at in ((0, total), (4, a), (6, b)):
-            k.load_tile(tile, at, row)
-        k.fold_tiles(name, _element(name), 0, 4, 6)
-        k.store_tile(0, total, row)
-        k.release_tiles()
+            k.load_tile(state, tile, at, row)
+        k.fold_tiles(state, name, 0, 4, 6)
+        k.store_tile(state, 0, total, row)
+        k.release_tiles(state)
 
-    return Function(f"fold_{name}_{rows}", parameters("shapes* total* a* b*"), body)
+    return Function(f"fold_{name}_{rows}", parameters("total* a* b*"), body)
 
 
-def _palette(rows: int) -> np.ndarray:
-    palette = np.zeros(64, np.uint8)
-    palette[0] = 1
-    palette[16:32].view(np.uint16)[:] = WIDTH
-    palette[48:56] = [rows, rows, rows, rows, rows, rows, TILE_ROWS, TILE_ROWS]
-    return palette
+def _heights(rows: int) -> int:
+    return int.from_bytes([rows, rows, rows, rows, rows, rows, TILE_ROWS, TILE_ROWS], "little")
 
 
 def _words(rng: np.random.Generator, name: str, rows: int) -> list[np.ndarray]:
@@ -76,7 +73,7 @@ def _words(rng: np.random.Generator, name: str, rows: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("rows", [1, 5, TILE_ROWS])
-@pytest.mark.parametrize("name", AMX)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_tile_is_folded_as_its_meaning_says(
     name: str, rows: int, rng: np.random.Generator
 ) -> None:
@@ -85,14 +82,14 @@ def test_a_tile_is_folded_as_its_meaning_says(
         if compiled and not available(AVX512_AMX):
             continue
         given = _words(np.random.default_rng(rows), name, rows)
-        arrays = [_palette(rows), *given]
+        arrays = given
         if compiled:
             unit = compiler.Unit(function.name, AVX512_AMX, lambda: [function])
             call = native(None, function, unit)  # type: ignore[arg-type]
             call(*(x.ctypes.data for x in arrays))
         else:
             memory = Memory()
-            names = ("shapes", "total", "a", "b")
+            names = ("total", "a", "b")
             where = [memory.add(n, x, writable=n == "total")
                      for n, x in zip(names, arrays, strict=True)]  # fmt: skip
             run(function, memory, AVX512_AMX, *where)
@@ -119,7 +116,7 @@ def test_bfloat16_adds_even_and_odd_steps_apart() -> None:
     # Odd steps cancel among themselves before they meet what they would swallow.
     a[0, :6] = [1, 2.0**30, 2, -(2.0**30), 4, 8]
     words = [(x.view(np.uint32) >> 16).astype(np.uint16) for x in (a, b)]
-    total = AMX["tile_bf16"].meaning(
+    total = AMX.products[-1].meaning(
         np.full((1, 1), 16, np.float32), words[0].view(np.float32),
         words[1].reshape(TILE_ROWS, 2).copy().view(np.float32),
     )  # fmt: skip
@@ -132,7 +129,7 @@ def test_products_of_bfloat16(out: ElementType, epilogue: Epilogue) -> None:
     """Both backends write the same bytes; whole numbers come out exactly."""
     spec = typed_spec(AVX512_AMX, Types(BF16, BF16, out, out, out, bf16_dot=True), epilogue)
     assert spec.tiles
-    start = _Whole(spec, 3, spec.lanes + 1, 2 * TILE_WORDS + 7, row_tiles=2)
+    start = WholeCase(spec, 3, spec.lanes + 1, 2 * TILE_WORDS + 7, row_tiles=2)
     for case in (
         start,
         replace(start, m=2 * TILE_ROWS + 1, n=spec.nr + 1, depth=1, in_place=True),
@@ -159,71 +156,89 @@ def test_activations_of_bytes(name: str, out: ElementType) -> None:
         case.check(nest(spec))
 
 
-class _Whole(TypedCase):
-    """Small whole numbers, of which every order gives the same sum."""
-
-    def _operands(self, x: Any) -> dict[str, Any]:
-        found = super()._operands(x)
-        for name in ("a", "b"):
-            numbers = x.rng.integers(-4, 5, found[name].shape).astype(np.float32)
-            found[name][...] = (numbers.view(np.uint32) >> 16).astype(np.uint16)
-        return found
-
-
 # -- what the interpreter refuses ------------------------------------------------------------------
 
 
-def _unconfigured(k: Kernel, shapes: Ptr, there: Ptr) -> None:
-    del shapes, there
-    k.zero_tile(0)
+def _unconfigured(k: Kernel, there: Ptr) -> None:
+    k.zero_tile(there, 0)
 
 
-def _empty(k: Kernel, shapes: Ptr, there: Ptr) -> None:
-    k.configure_tiles(shapes)
-    k.store_tile(0, there, k.const(WIDTH))
+def _empty(k: Kernel, there: Ptr) -> None:
+    k.configure_tiles(there, _heights(5))
+    k.store_tile(there, 0, there, k.const(WIDTH))
 
 
-def _kept(k: Kernel, shapes: Ptr, there: Ptr) -> None:
-    del there
-    k.configure_tiles(shapes)
+def _kept(k: Kernel, there: Ptr) -> None:
+    k.configure_tiles(there, _heights(5))
 
 
-def _mismatched(k: Kernel, shapes: Ptr, there: Ptr) -> None:
-    del there
-    k.configure_tiles(shapes)
+def _mismatched(k: Kernel, there: Ptr) -> None:
+    k.configure_tiles(there, _heights(5))
     for tile in (0, 4, 5):
-        k.zero_tile(tile)
-    k.fold_tiles("tile_ss", I32, 0, 4, 5)
+        k.zero_tile(there, tile)
+    k.fold_tiles(there, "tile_ss", 0, 4, 5)
 
 
-def _beyond(k: Kernel, shapes: Ptr, there: Ptr) -> None:
-    k.configure_tiles(shapes)
-    k.load_tile(0, there, k.const(WIDTH + 4))
+def _beyond(k: Kernel, there: Ptr) -> None:
+    k.configure_tiles(there, _heights(5))
+    k.load_tile(there, 0, there, k.const(WIDTH + 4))
+
+
+def _no_such_register(k: Kernel, there: Ptr) -> None:
+    k.configure_tiles(there, _heights(5))
+    k.zero_tile(there, AMX.registers)
+
+
+def _unknown(k: Kernel, there: Ptr) -> None:
+    k.configure_tiles(there, _heights(5))
+    k.fold_tiles(there, "tile_f8", 0, 4, 6)
 
 
 @pytest.mark.parametrize(
     "body, why",
     [(_unconfigured, "no shape"), (_empty, "before anything"), (_kept, "left in use"),
-     (_mismatched, "tiles of shapes"), (_beyond, "bounds of region")],
+     (_mismatched, "tiles of shapes"), (_beyond, "bounds of region"),
+     (_no_such_register, "no shape"), (_unknown, "no product 'tile_f8'")],
 )  # fmt: skip
 def test_what_would_crash_or_leak_is_an_error(body: Callable[..., None], why: str) -> None:
-    function = Function("wrong", parameters("shapes* there*"), body)
-    palette, there = _palette(5), np.zeros((5, WIDTH), np.uint8)
-    memory = Memory()
-    at = [memory.add("shapes", palette, writable=False), memory.add("there", there, writable=True)]
+    function = Function("wrong", parameters("there*"), body)
+    there, memory = np.zeros((5, WIDTH), np.uint8), Memory()
+    at = memory.add("there", there, writable=True)
     with pytest.raises(LanguageError, match=why):
-        run(function, memory, AVX512_AMX, *at)
+        run(function, memory, AVX512_AMX, at)
 
 
-@pytest.mark.parametrize("place, value", [(0, 2), (16, 66), (48, 17), (48, 0)])
-def test_a_palette_of_impossible_shapes_is_refused(place: int, value: int) -> None:
-    palette = _palette(5)
-    palette[place] = value
-    function = Function("wrong", parameters("shapes* there*"), _kept)
+@pytest.mark.parametrize("place, value", [(0, 17), (0, 0), (7, 255)])
+def test_impossible_heights_are_refused(place: int, value: int) -> None:
+    rows = bytearray(_heights(5).to_bytes(8, "little"))
+    rows[place] = value
+    heights = int.from_bytes(rows, "little", signed=True)
+
+    def body(k: Kernel, there: Ptr) -> None:
+        k.configure_tiles(there, heights)
+
     memory = Memory()
-    at = memory.add("shapes", palette, writable=False)
-    with pytest.raises(LanguageError, match="palette"):
-        run(function, memory, AVX512_AMX, at, at)
+    at = memory.add("there", np.zeros(1, np.uint8), writable=True)
+    with pytest.raises(LanguageError, match="1 to 16 of each register"):
+        run(Function("wrong", parameters("there*"), body), memory, AVX512_AMX, at)
+
+
+def test_a_set_without_a_unit_knows_no_tiles() -> None:
+    memory = Memory()
+    at = memory.add("there", np.zeros(1, np.uint8), writable=True)
+    with pytest.raises(LanguageError, match="avx512 has no matrix unit"):
+        run(Function("wrong", parameters("there*"), _kept), memory, AVX512, at)
+
+
+def test_the_palette_is_the_one_the_machine_wants() -> None:
+    """Byte 0 is the palette's number, then bytes per row and rows of each register."""
+    words = [_heights(5) if w is None else w for w in AMX.palette]
+    palette = np.array(words, np.uint64).view(np.uint8)
+    assert (palette.size, palette[0], palette[1:16].any()) == (64, 1, False)
+    assert (palette[16:32].view(np.uint16) == WIDTH).all()
+    assert palette[48:56].tolist() == [5, 5, 5, 5, 5, 5, 16, 16]
+    assert not palette[32:48].any()
+    assert not palette[56:].any()
 
 
 def test_the_same_micropanels_serve_both_kinds_of_kernel() -> None:
@@ -241,7 +256,7 @@ def _bytes_of(out: ElementType) -> Types:
     return Types(I8, I8, out, out, out)
 
 
-@pytest.mark.parametrize("name", AMX)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_register_loop_adds_as_often_as_it_says(name: str) -> None:
     """Ones in the tile of A and B: every round adds the numbers of a row to every sum."""
     element = _element(name)

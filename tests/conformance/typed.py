@@ -38,7 +38,7 @@ from jitgemm.kernels.spec import Bias, GemmSpec, Scale
 from jitgemm.lang.core import Function
 from oracle import same_bits
 
-__all__ = ["TypedCase", "add_span", "pairs_of_types", "typed_matrix"]
+__all__ = ["TypedCase", "WholeCase", "add_span", "pairs_of_types", "typed_matrix"]
 
 
 def _numpy_type(element: ElementType) -> np.dtype[Any]:
@@ -308,6 +308,17 @@ class TypedCase:
         x, y = (numbers_of(out, _native(v)).astype(np.float32) for v in (got, want))
         assert not np.isnan(y).any(), why
         same_bits(x, y, why)
+
+
+class WholeCase(TypedCase):
+    """Small whole numbers, of which every order gives the same sum."""
+
+    def _operands(self, x: Any) -> dict[str, Any]:
+        found = super()._operands(x)
+        for name in ("a", "b"):
+            numbers = x.rng.integers(-4, 5, found[name].shape).astype(np.float32)
+            found[name][...] = (numbers.view(np.uint32) >> 16).astype(np.uint16)
+        return found
 
 
 _ZERO = 3

@@ -561,7 +561,9 @@ def test_c13_scratch_is_not_overrun(
 ) -> None:
     dtype = kind
     if packing == "all forced":
-        knobs(parallel_flops=1, rhs_pack_rows=1, lhs_pack_stride=8, lhs_pack_reuse=1)
+        knobs(
+            parallel_flops=1, rhs_pack_rows=1, lhs_pack_stride=8, lhs_pack_pages=1, lhs_pack_reuse=1
+        )
     else:
         knobs(parallel_flops=1)
     scratch = _Scratch()

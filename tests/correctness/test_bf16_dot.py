@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jitgemm
-from jitgemm.isa.types import F32
+from jitgemm.isa.types import BF16, F32
 from jitgemm.runtime.engine import engine, usable
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -54,7 +54,7 @@ def test_subnormal_numbers_are_lost_only_where_that_is_allowed() -> None:
 
 
 def test_the_order_is_that_of_the_operations_meaning(rng: np.random.Generator) -> None:
-    if not _dots() or engine().isa.tiles:
+    if not _dots() or engine().isa.unit:
         pytest.skip("this set has no such instruction, or another one for it")
     a, b = (rng.standard_normal(s).astype(np.float32).astype(bfloat16) for s in ((3, 40), (40, 5)))
     fold = engine().isa.ops["bf16_dot"].meaning
@@ -72,10 +72,12 @@ def test_the_order_of_a_matrix_unit_is_that_of_its_meaning(
     m: int, k: int, n: int, rng: np.random.Generator
 ) -> None:
     """However many rows there are; sums of two depth blocks are added once each is complete."""
-    if not (usable() and engine().isa.tiles):
+    unit = engine().isa.unit if usable() else None
+    product = None if unit is None else unit.product_of(BF16, BF16, F32)
+    if product is None:
         pytest.skip("this set has no matrix unit")
     a, b = (rng.standard_normal(s).astype(np.float32).astype(bfloat16) for s in ((m, k), (k, n)))
-    fold, block = engine().isa.tiles["tile_bf16"].meaning, 2 * F32.depth_block
+    fold, block = product.meaning, 2 * F32.depth_block
     padded = -(-k // 32) * 32
     left, right = np.zeros((m, padded), bfloat16), np.zeros((padded, n), bfloat16)
     left[:, :k], right[:k] = a, b

@@ -97,7 +97,7 @@ def test_threads(order: str, dtype: Any, rng: np.random.Generator, eager_threads
 
 
 def test_packed_rows_of_a(dtype: Any, rng: np.random.Generator, knobs: Any) -> None:
-    knobs(lhs_pack_stride=8, lhs_pack_reuse=1)
+    knobs(lhs_pack_stride=8, lhs_pack_pages=1, lhs_pack_reuse=1)
     m = 2 * engine().isa.vector_registers  # at least as many rows as any tile
     a, b = integers(rng, (m, 17), dtype), integers(rng, (17, 5), dtype)
     for left in (np.asfortranarray(a), a[:, ::-1]):

@@ -231,13 +231,14 @@ KNOBS = (
     "split_depth",
     "apart_column_bytes",
     "lhs_pack_stride",
+    "lhs_pack_pages",
     "lhs_pack_reuse",
     "sweep_row_bytes",
 )
 
 
 @relaxed
-@given(calls(), counts, st.lists(st.sampled_from([1, 2, 9, 10**9]), min_size=9, max_size=9),
+@given(calls(), counts, st.lists(st.sampled_from([1, 2, 9, 10**9]), min_size=10, max_size=10),
        st.sampled_from([None, TINY, TINY]))  # fmt: skip
 def test_knobs_and_caches_change_no_result(
     call: tuple[Array, Array, dict[str, Any]], threads: int, values: list[int],

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jitgemm.errors import IsaError
-from jitgemm.isa.tables import AVX512_AMX, AVX512_BF16
+from jitgemm.isa.matrix import AMX
+from jitgemm.isa.permission import linux_tile_data
+from jitgemm.isa.tables import AVX512_AMX, AVX512_BF16, BY_NAME
 from jitgemm.jit import target
 from jitgemm.planner.machine import (
     Cache,
@@ -199,9 +203,10 @@ def test_without_permission_for_tiles_the_next_set_is_used(monkeypatch: pytest.M
         return answers.pop(0)
 
     monkeypatch.setattr(target, "host", lambda: server)
-    monkeypatch.setattr(target, "tiles_permitted", permitted)
+    asking = replace(AVX512_AMX, unit=replace(AMX, permit=permitted))
+    monkeypatch.setitem(BY_NAME, asking.name, asking)
     monkeypatch.delenv("JITGEMM_ISA", raising=False)
-    assert [target.choose_isa() for _ in range(2)] == [AVX512_AMX, AVX512_BF16]
+    assert [target.choose_isa() for _ in range(2)] == [asking, AVX512_BF16]
     monkeypatch.setenv("JITGEMM_ISA", "avx512_amx")
     with pytest.raises(IsaError, match="operating system's permission"):
         target.choose_isa()
@@ -211,3 +216,54 @@ def test_without_permission_for_tiles_the_next_set_is_used(monkeypatch: pytest.M
     monkeypatch.delenv("JITGEMM_ISA")
     assert target.choose_isa() is AVX512_BF16
     assert not asked
+
+
+def test_features_beyond_the_host_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a set for the host itself as of one for a named processor."""
+    asked: list[tuple[str, str]] = []
+
+    class _Llvm:
+        """Answers for LLVM's binding."""
+
+        @property
+        def Target(self) -> Any:  # noqa: N802
+            return self
+
+        def from_triple(self, _: str) -> Any:
+            return self
+
+        def create_target_machine(self, cpu: str, features: str, **_: Any) -> None:
+            asked.append((cpu, features))
+
+    here = target.Host("x86_64-unknown-linux-gnu", "server", frozenset({"b", "a"}), "22")
+    monkeypatch.setattr(target, "host", lambda: here)
+    monkeypatch.setattr(target, "llvm", _Llvm)
+    for cpu, features in (("", ""), ("", "+c"), ("x86-64-v3", "+c"), ("generic", "")):
+        isa = replace(AVX512_BF16, cpu=cpu, features=features)
+        target.target_machine.__wrapped__(isa)
+    assert asked == [("server", "+a,+b"), ("server", "+a,+b,+c"), ("x86-64-v3", "+c"),
+                     ("x86-64", "")]  # fmt: skip
+
+
+def test_a_unit_nobody_must_be_asked_for_is_simply_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = target.Host("x86_64-unknown-linux-gnu", "server", AVX512_AMX.requires, "22")
+    monkeypatch.setattr(target, "host", lambda: server)
+    free = replace(AVX512_AMX, unit=replace(AMX, permit=None))
+    assert target.available(free)
+    elsewhere = replace(free, arch="riscv64", unit=replace(AMX, permit=lambda: 1 / 0))
+    assert not target.available(elsewhere)  # and nobody was asked
+    monkeypatch.setitem(BY_NAME, elsewhere.name, elsewhere)
+    monkeypatch.setenv("JITGEMM_ISA", elsewhere.name)
+    with pytest.raises(IsaError, match="also needs riscv64"):
+        target.choose_isa()
+
+
+@pytest.mark.parametrize("change", [("sys.platform", "darwin"), ("sys.maxsize", (1 << 31) - 1),
+                                    ("platform.machine", lambda: "aarch64")])  # fmt: skip
+def test_other_systems_are_not_asked_for_tiles(
+    change: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of the call is that of another one there."""
+    monkeypatch.setattr(f"jitgemm.isa.permission.{change[0]}", change[1])
+    monkeypatch.setattr("jitgemm.isa.permission.ctypes", None)
+    assert linux_tile_data.__wrapped__() is False

@@ -325,7 +325,14 @@ def test_a_dot_product_is_one_whatever_its_operands() -> None:
         replace(p, d=Operand(4, 4, swapped=True)), replace(p, k=1 << 20),
         replace(p, parts=2),
     ):  # fmt: skip
-        made = context(4, parallel_flops=1, split_depth=1, lhs_pack_stride=4, lhs_pack_reuse=1)
+        made = context(
+            4,
+            parallel_flops=1,
+            split_depth=1,
+            lhs_pack_stride=4,
+            lhs_pack_pages=1,
+            lhs_pack_reuse=1,
+        )
         plan = make_plan(other, made)
         assert isinstance(plan.route, Dot)
         # The sum reads A by its own strides.
@@ -828,7 +835,7 @@ def test_every_plan_does_everything_once(
     if beta:
         p = replace(p, c=p.d, in_place=in_place)
     made = context(threads, isa, machine, parallel_flops=1000, rhs_pack_rows=pack_rows,
-                   lhs_pack_stride=pack_stride, lhs_pack_reuse=1)  # fmt: skip
+                   lhs_pack_stride=pack_stride, lhs_pack_pages=1, lhs_pack_reuse=1)  # fmt: skip
     plan = make_plan(p, made)
     if not isinstance(plan.route, Dot):
         check_plan(plan)
@@ -839,7 +846,14 @@ def test_every_plan_does_everything_once(
 def test_packed_rows_of_a_fit_into_their_scratch(isa: Isa, orders: str) -> None:
     for m in range(1, 130):
         for threads in (1, 3):
-            made = context(threads, isa, lhs_pack_stride=4, lhs_pack_reuse=1, parallel_flops=1)
+            made = context(
+                threads,
+                isa,
+                lhs_pack_stride=4,
+                lhs_pack_pages=1,
+                lhs_pack_reuse=1,
+                parallel_flops=1,
+            )
             check_plan(make_plan(problem(m, 50, 40, orders=orders), made))
 
 

@@ -6,11 +6,13 @@ To add one: write a row here (or call :func:`register` from outside), and tiles 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
+from jitgemm.errors import message
 from jitgemm.isa.integers import DOT_INTEGERS, GENERIC_INTEGERS, x86_integers
-from jitgemm.isa.matrix import AMX, MatrixOp
+from jitgemm.isa.matrix import AMX, MatrixUnit
 from jitgemm.isa.ops import BF16_DOT, FUSED_OPS, TWO_ROUNDING_OPS, Op
 from jitgemm.isa.types import ElementType
 
@@ -44,10 +46,8 @@ class Isa:
         default_factory=lambda: GENERIC_INTEGERS, repr=False, hash=False
     )
     """Operations on integers; ``ops`` are those on floats."""
-    tiles: Mapping[str, MatrixOp] = field(
-        default_factory=dict, repr=False, hash=False, compare=False
-    )
-    """Operations of a matrix unit."""
+    unit: MatrixUnit | None = field(default=None, repr=False, hash=False)
+    """Its matrix unit, if it has one."""
     half: bool = False
     """Whether there are instructions that convert ``f16``."""
     mask_registers: bool = False
@@ -59,6 +59,17 @@ class Isa:
     def lanes(self, element: ElementType) -> int:
         """Elements in one vector register."""
         return self.vector_bits // element.bits
+
+    def refuse_another(self, known: Isa) -> None:
+        """Refuse a set of the same name that differs from ``known`` in anything.
+
+        Raises:
+            ValueError: it does.
+        """
+        different = [f.name for f in fields(Isa) if getattr(self, f.name) != getattr(known, f.name)]
+        if different:
+            got = f"{self.name!r}, which is known with other {', '.join(different)}"
+            raise ValueError(message("isa", "an instruction set with a name of its own", got))
 
     def table(self, element: ElementType) -> Mapping[str, Op]:
         """The operations on numbers of this type."""
@@ -94,7 +105,7 @@ AVX512_AMX = replace(
     AVX512_BF16,
     name="avx512_amx",
     requires=AVX512_BF16.requires | {"amx-tile", "amx-int8", "amx-bf16"},
-    tiles=AMX,
+    unit=AMX,
 )
 AVX2 = Isa(
     "avx2",
@@ -123,6 +134,9 @@ INTERPRETER = Isa(
     integers=DOT_INTEGERS, half=True, interpreted=True,
 )  # fmt: skip
 
+# Part of what LLVM and the environment call things.
+_NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+
 BY_NAME: dict[str, Isa] = {
     i.name: i
     for i in (
@@ -139,6 +153,31 @@ BY_NAME: dict[str, Isa] = {
 """In order of preference: the first one the machine has is used."""
 
 
-def register(isa: Isa) -> None:
-    """Make an instruction set known by name (used by plug-ins and tests)."""
-    BY_NAME[isa.name] = isa
+def register(isa: Isa, before: str | None = None) -> None:
+    """Make an instruction set known, before the first product of the process.
+
+    Its register tiles are registered afterwards (``jitgemm.kernels.registry.register``).  The same
+    set may be registered again, which changes nothing.
+
+    Args:
+        isa: the set; its name is what ``JITGEMM_ISA`` calls it.
+        before: the name of a known set to which this one is preferred on machines that have both.
+            Nothing: it is used only where ``JITGEMM_ISA`` names it.
+
+    Raises:
+        ValueError: another set has this name, it is no name, or ``before`` names no set.
+    """
+    if not _NAME.fullmatch(isa.name) or isa.name == "none":
+        expected = "a name of lower-case letters, digits and underscores, other than 'none'"
+        raise ValueError(message("isa.name", expected, repr(isa.name)))
+    known = BY_NAME.get(isa.name)
+    if known is not None:
+        isa.refuse_another(known)
+        return
+    order = list(BY_NAME.values())
+    if before is not None and before not in BY_NAME:
+        raise ValueError(message("before", f"one of {', '.join(BY_NAME)}", repr(before)))
+    place = len(order) if before is None else list(BY_NAME).index(before)
+    order.insert(place, isa)
+    BY_NAME.clear()
+    BY_NAME.update((i.name, i) for i in order)

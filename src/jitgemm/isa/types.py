@@ -56,9 +56,13 @@ F32 = ElementType("f32", 4, "float", "f32", depth_block=512)
 F64 = ElementType("f64", 8, "double", "f64", depth_block=512)
 
 
+_INTEGER_ROW = 4096
+
+
 def _integer(bits: int, *, signed: bool) -> ElementType:
-    # Sums of integers are exact in any order: blocks only keep a walk within a page of A.
-    block, llvm = max(512, 4096 * 8 // bits), f"i{bits}"
+    # Sums of integers are exact in any order: blocks only keep a walk within 4 KiB of a row of A,
+    # which is a property of the type like any block, on machines of every page size.
+    block, llvm = max(512, _INTEGER_ROW * 8 // bits), f"i{bits}"
     name = f"{'i' if signed else 'u'}{bits}"
     return ElementType(name, bits // 8, llvm, llvm, block, integral=True, signed=signed)
 
@@ -66,7 +70,7 @@ def _integer(bits: int, *, signed: bool) -> ElementType:
 I8, I16, I32, I64 = (_integer(bits, signed=True) for bits in (8, 16, 32, 64))
 U8, U16, U32, U64 = (_integer(bits, signed=False) for bits in (8, 16, 32, 64))
 # A byte that is 0 or 1.  Sums are those of numbers; a result is whether one differs from 0.
-BOOL = ElementType("bool", 1, "i8", "i8", 4096, integral=True, signed=False)
+BOOL = ElementType("bool", 1, "i8", "i8", _INTEGER_ROW, integral=True, signed=False)
 _SIGNED = {x.bits: x for x in (I8, I16, I32, I64)}
 
 

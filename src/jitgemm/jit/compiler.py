@@ -208,8 +208,10 @@ def when_full(forget: Callable[[], bool]) -> None:
 
 def gemm_unit(spec: GemmSpec) -> Unit:
     """The unit of a GEMM spec."""
-    if not all(x.builtin for x in spec.epilogue.programs):
-        # What a function from outside writes is known only once it is written.
+    unit = spec.isa.unit
+    outside = not all(x.builtin for x in spec.epilogue.programs)
+    if outside or (spec.tiles and unit is not None and unit.emulated):
+        # What functions from outside write is known only once it is written.
         return Unit(spec.symbol, spec.isa, lambda: gemm_functions(spec))
     return Unit(spec.symbol, spec.isa, lambda: gemm_functions(spec), identity=spec.digest)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from jitgemm import tuning
 from jitgemm.errors import IsaError, JitUnavailableError, message
-from jitgemm.isa.tables import BY_NAME, PORTABLE, Isa
+from jitgemm.isa.tables import BY_NAME, Isa
 from jitgemm.jit.building import building
 
 __all__ = [
@@ -22,10 +21,6 @@ __all__ = [
 
 NO_ISA = "none"
 """``JITGEMM_ISA`` of a process that generates no code; what its packed operands are made for."""
-
-
-# x86-64 system call number, its request, and the number of the processor's state component.
-_ARCH_PRCTL, _ASK, _TILE_DATA = 158, 0x1023, 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +82,20 @@ def available(isa: Isa) -> bool:
     """Whether this machine can run ``isa``."""
     if isa.interpreted:
         return True
-    here = (not isa.arch or isa.arch == host().arch) and isa.requires <= host().features
-    return here and (not isa.tiles or tiles_permitted())
+    return _here(isa) and _permitted(isa)
 
 
-@cache
-def tiles_permitted() -> bool:
-    """Ask the operating system to let this process use tile registers; whether it does.
+def _here(isa: Isa) -> bool:
+    """Whether the processor is one of ``isa``."""
+    return (not isa.arch or isa.arch == host().arch) and isa.requires <= host().features
 
-    Linux wants to be asked, because signal frames grow by 8 KiB, and refuses if a thread has set up
-    too small a stack for signals (``ARCH_REQ_XCOMP_PERM``, Documentation/arch/x86/xstate.rst).
-    Threads and forked processes have the permission of their process.
+
+def _permitted(isa: Isa) -> bool:
+    """Whether the operating system lets this process use the matrix unit of ``isa``, if any.
+
+    It is asked on processors that have the unit only.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    call.restype = ctypes.c_long
-    return bool(call(*(ctypes.c_long(x) for x in (_ARCH_PRCTL, _ASK, _TILE_DATA))) == 0)
+    return isa.unit is None or isa.unit.permit is None or isa.unit.permit()
 
 
 def choose_isa() -> Isa:
@@ -125,7 +117,7 @@ def choose_isa() -> Isa:
         )
     if not available(isa):
         missing = ", ".join(sorted(isa.requires - host().features)) or isa.arch
-        if isa.tiles and isa.requires <= host().features:
+        if _here(isa):
             missing = "the operating system's permission"
         raise IsaError(
             message("JITGEMM_ISA", f"an instruction set of this machine ({host().cpu})",
@@ -139,10 +131,11 @@ def target_machine(isa: Isa) -> Any:
     """LLVM's target machine for code of ``isa``."""
     if isa.cpu:
         cpu, features = isa.cpu, isa.features
-        if isa is PORTABLE or isa.cpu == "generic":
+        if isa.cpu == "generic":
             cpu = "x86-64" if host().arch == "x86_64" else "generic"
     else:
-        cpu, features = host().cpu, ",".join(f"+{f}" for f in sorted(host().features))
+        cpu, found = host().cpu, [f"+{f}" for f in sorted(host().features)]
+        features = ",".join([*found, *([isa.features] if isa.features else [])])
     target = llvm().Target.from_triple(host().triple)
     return target.create_target_machine(
         cpu=cpu, features=features, opt=2, reloc="pic", codemodel="default"

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jitgemm.isa.formats import Format
-from jitgemm.isa.matrix import product_name
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F32, F64, I16, I32, I64, ElementType
 
@@ -161,17 +160,17 @@ def _fits(x: ElementType, y: ElementType) -> bool:
 
 
 def tiled(types: Types, isa: Isa) -> Arithmetic | None:
-    """The arithmetic on a matrix unit, for those types that the machine's one multiplies.
+    """The arithmetic on a matrix unit, for those types that the set's one multiplies.
 
-    It reads the micropanels of :func:`arithmetic_for`; 8-bit numbers of either sign are multiplied
-    as they are.
+    It reads the micropanels of :func:`arithmetic_for`; numbers of either sign are multiplied as
+    they are.
     """
     a, b = types.a, types.b
-    narrow = a.integral and a.bits == b.bits == 8 and sum_type(types) is I32
-    halves = types.bf16_dot and a is b is BF16 and sum_type(types) is F32
-    if not isa.tiles or not (narrow or halves):
+    product = None if isa.unit is None else isa.unit.product_of(a, b, sum_type(types))
+    # One that rounds has an order of its own, which callers must allow.
+    if product is None or (product.order and not types.bf16_dot):
         return None
-    return Arithmetic(types, a, b, 2 if halves else 4, product_name(a, b), tiles=True)
+    return Arithmetic(types, a, b, product.group, product.name, tiles=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ JOB = Record(
     "sums_row",
     "sums_stride",  # from the sums of one block to the next
     "row_streaming",  # 1: few rows stream the rows of B (in place only)
-    "staggered",  # 1: columns of B, transposed in registers, are walked a page behind each other
+    "staggered",  # 1: columns of B, transposed in registers, are walked behind each other
     "direct",  # 1: d, c, bias have unit column stride, and partial sums may spill to d
 )
 

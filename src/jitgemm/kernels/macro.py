@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from jitgemm.kernels.cursor import TileCursor
 from jitgemm.kernels.job import BLOCK, JOB, TILE
+from jitgemm.kernels.matrix import record_bytes, unit_state
 from jitgemm.kernels.microtile import PANELS, microtile, widest_row
 from jitgemm.kernels.quantised import sums_at
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
@@ -52,7 +53,7 @@ def macrokernel(spec: GemmSpec) -> Function:
 
     def body(k: Kernel, job_at: Ptr, block_at: Ptr) -> None:
         job, block = JOB.view(k, job_at), BLOCK.view(k, block_at)
-        tile = TILE.view(k, k.scratch(TILE.size))
+        tile = TILE.view(k, k.scratch(record_bytes(spec)))
         if spec.b is not BSource.INPLACE:
             _Loops(k, spec, (job, tile), block).run()
             return
@@ -120,7 +121,7 @@ class _Loops:
         self._micropanels(self.j0, grouped, self.group)
         self._micropanels(grouped, self.j1, k.const(1))
         if spec.tiles:
-            k.release_tiles()
+            k.release_tiles(unit_state(spec, self.tile))
 
     def _micropanels(self, start: Int, stop: Int, panels: Int) -> None:
         """Loop 2: columns ``start .. stop``, as many micropanels at a time."""

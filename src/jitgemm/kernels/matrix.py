@@ -1,8 +1,9 @@
-"""Microtiles on a matrix unit: sixteen rows by sixteen words of columns per register of sums.
+"""Microtiles on a matrix unit, of whatever geometry its record says.
 
-A is read where it lies, sixteen words of sixteen rows at a time, whatever the row stride; B comes
-from the micropanels of the vector kernels.  What the depth leaves of a last tile is copied and
-padded with zeros, so that nothing beyond the operands is read.
+A is read where it lies, a tile of its rows at a time, whatever the row stride; B comes from the
+micropanels of the vector kernels.  What the depth leaves of a last tile is copied and padded with
+zeros, so that nothing beyond the operands is read.  Micropanels that are wider than there are
+registers for sums are multiplied in several passes.
 
 Sums end in memory.  Where nothing is to be done to them that is the result itself, else a buffer,
 from which one row after the other goes through the epilogue of the vector kernels.
@@ -10,74 +11,71 @@ from which one row after the other goes through the epilogue of the vector kerne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from jitgemm.isa.matrix import TILE_BYTES, TILE_ROWS, TILE_WORDS
+from jitgemm.isa.matrix import MatrixUnit
 from jitgemm.kernels.cursor import TileMoves
 from jitgemm.kernels.epilogue import conclude, masks_of
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.spec import Bias, GemmSpec, Scale
-from jitgemm.lang.core import Cond, Function, Int, IntLike, Kernel, Ptr, parameters
+from jitgemm.kernels.squares import Square, flat, tall
+from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["matrix_microkernel", "shape_tiles"]
+__all__ = ["matrix_microkernel", "record_bytes", "unit_state"]
 
-_PALETTE = 64
-_TOGETHER = 4
-"""Rows that go through the epilogue at once: they share pointers and what varies by column.
-
-An estimate: eight vectors of sums, or sixteen, beside what an epilogue needs.
-"""
-_WIDTHS = sum(TILE_BYTES << (16 * i) for i in range(4))
+_LINE = 64
+_MOST_TOGETHER = 4
+"""Rows that go through the epilogue at once: they share pointers and what varies by column."""
 # The bits of 1.0 in the four bytes a factor takes.
 _ONE_F32 = 0x3F800000
 
 
-def _every(registers: tuple[int, ...]) -> int:
-    """A byte of 1 for each register: times a number of rows, their part of a palette."""
-    return sum(1 << (8 * r) for r in registers)
+def _unit(spec: GemmSpec) -> MatrixUnit:
+    assert spec.isa.unit is not None
+    return spec.isa.unit
+
+
+def record_bytes(spec: GemmSpec) -> int:
+    """Bytes of a tile record, and of the state of the unit behind it."""
+    if not (spec.tiles and _unit(spec).state):
+        return TILE.size
+    return _state_at() + _unit(spec).state
+
+
+def _state_at() -> int:
+    return -(-TILE.size // _LINE) * _LINE
+
+
+def unit_state(spec: GemmSpec, tile: View) -> Ptr:
+    """Where the unit has its state: behind the tile record."""
+    return tile.ptr + (_state_at() if _unit(spec).state else 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Square:
-    """Which registers hold what: four of sums, by one or two of A and the rest of B."""
+class _Pass:
+    """Columns that are multiplied at once: a square, and where it begins."""
 
-    halves: int
-    """Tiles of A, one below the other."""
-    columns: int
-    """Tiles of B, side by side."""
+    square: Square
+    first: int
+    """Its first tile of B, counted across all micropanels."""
+    state: Ptr
 
-    def sums(self, half: int, column: int) -> int:
-        return 2 * half + column
+    def panels(self, per_panel: int) -> range:
+        """The micropanels it reads."""
+        return range(self.first // per_panel, (self.last - 1) // per_panel + 1)
 
-    def a(self, half: int) -> int:
-        return 4 + half
-
-    def b(self, column: int) -> int:
-        free = 4 - self.halves
-        return 4 + self.halves + column % free
-
-    def heights(self, upper: Int, lower: Int) -> Int:
-        """Rows of all eight registers, a byte each."""
-        whole = TILE_ROWS * _every(tuple(range(4 + self.halves, 8)))
-        if self.halves == 1:
-            return upper * _every((0, 1, 2, 3, 4)) + whole
-        return upper * _every((0, 1, 4)) + lower * _every((2, 3, 5)) + whole
+    @property
+    def last(self) -> int:
+        return self.first + self.square.columns
 
 
-def shape_tiles(k: Kernel, heights: IntLike) -> None:
-    """Give all eight registers whole rows, as many as the bytes of ``heights`` say."""
-    palette = k.scratch(_PALETTE)
-    for i, word in enumerate((1, 0, _WIDTHS, _WIDTHS, 0, 0, heights, 0)):
-        k.store_int(palette + 8 * i, word)
-    k.configure_tiles(palette)
-
-
-def _configure(k: Kernel, tile: View, heights: Int) -> None:
-    """Shape the registers, unless they have this shape already: it takes as long as four tiles."""
-    for _ in k.when(tile.int("shape").differs(heights)):
-        shape_tiles(k, heights)
-        tile.set("shape", heights)
+def _passes(square: Square, columns: int, state: Ptr) -> list[_Pass]:
+    step = square.columns
+    return [
+        _Pass(replace(square, columns=min(step, columns - first)), first, state)
+        for first in range(0, columns, step)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +87,42 @@ class _Operands:
     b: tuple[Ptr, ...]
 
 
-def _step(k: Kernel, spec: GemmSpec, square: _Square, at: _Operands) -> None:
-    """Sixteen words of depth."""
-    per_panel, b_row = spec.nr // TILE_WORDS, k.const(spec.panel_row)
-    name, element = spec.arithmetic.fold, spec.element
+def _configure(k: Kernel, state: Ptr, tile: View, heights: Int) -> None:
+    """Shape the registers, unless they have this shape already: it takes as long as four tiles."""
+    for _ in k.when(tile.int("shape").differs(heights)):
+        k.configure_tiles(state, heights)
+        tile.set("shape", heights)
+
+
+def _per_panel(spec: GemmSpec) -> int:
+    """Tiles of B side by side in a micropanel."""
+    return spec.nr // _unit(spec).words
+
+
+def _step(k: Kernel, spec: GemmSpec, part: _Pass, at: _Operands) -> None:
+    """As many words of depth as a tile has."""
+    square, b_row = part.square, k.const(spec.panel_row)
     for column in range(square.columns):
-        panel, within = divmod(column, per_panel)
-        k.load_tile(square.b(column), at.b[panel] + within * TILE_BYTES, b_row)
+        panel, within = divmod(part.first + column, _per_panel(spec))
+        b = at.b[panel] + within * _unit(spec).row_bytes
+        k.load_tile(part.state, square.b(column), b, b_row)
         for half in range(square.halves):
             if column == 0:
-                k.load_tile(square.a(half), at.a[half], at.a_row)
+                k.load_tile(part.state, square.a(half), at.a[half], at.a_row)
             sums = square.sums(half, column)
-            k.fold_tiles(name, element, sums, square.a(half), square.b(column))
+            name = spec.arithmetic.fold
+            k.fold_tiles(part.state, name, sums, square.a(half), square.b(column))
 
 
 def _multiply(
-    k: Kernel, spec: GemmSpec, square: _Square, at: _Operands, sizes: tuple[Int, Int]
+    k: Kernel, spec: GemmSpec, part: _Pass, at: _Operands, sizes: tuple[Int, Int]
 ) -> None:
     """Sums of the whole depth, from zero."""
-    rows, depth = sizes
+    (rows, depth), square, unit = sizes, part.square, _unit(spec)
     for half in range(square.halves):
         for column in range(square.columns):
-            k.zero_tile(square.sums(half, column))
-    whole = depth // TILE_WORDS * TILE_WORDS
+            k.zero_tile(part.state, square.sums(half, column))
+    whole = depth // unit.words * unit.words
     cells = [k.var(p) for p in (*at.a, *at.b)]
     split = len(at.a)
 
@@ -119,37 +130,39 @@ def _multiply(
         places = tuple(cell.value for cell in cells)
         return _Operands(places[:split], at.a_row, places[split:])
 
-    for _ in k.range(0, whole, TILE_WORDS):
-        _step(k, spec, square, here())
+    for _ in k.range(0, whole, unit.words):
+        _step(k, spec, part, here())
         for i, cell in enumerate(cells):
-            cell.value = cell.value + (TILE_BYTES if i < split else TILE_WORDS * spec.panel_row)
+            step = unit.row_bytes if i < split else unit.words * spec.panel_row
+            cell.value = cell.value + step
     for _ in k.when(whole < depth):
-        _step(k, spec, square, _padded(k, spec, square, here(), (rows, depth - whole)))
+        _step(k, spec, part, _padded(k, spec, part, here(), (rows, depth - whole)))
 
 
 def _padded(
-    k: Kernel, spec: GemmSpec, square: _Square, at: _Operands, sizes: tuple[Int, Int]
+    k: Kernel, spec: GemmSpec, part: _Pass, at: _Operands, sizes: tuple[Int, Int]
 ) -> _Operands:
     """The last words of each row of A and column of B, and zeros up to a whole tile."""
     (rows, left), element, lanes = sizes, spec.element, spec.lanes
-    mask = k.mask(left, element, TILE_WORDS)
-    a = k.scratch(square.halves * TILE_ROWS * TILE_BYTES)
+    unit, halves = _unit(spec), part.square.halves
+    mask = k.mask(left, element, unit.words)
+    a = k.scratch(halves * unit.tile_bytes)
     for i in k.range(0, rows):
-        words = k.load(at.a[0] + i * at.a_row, element, TILE_WORDS, mask)
-        k.store(a + i * TILE_BYTES, words)
-    panels = []
-    for source in at.b:
-        target = k.scratch(TILE_WORDS * spec.panel_row)
+        words = k.load(at.a[0] + i * at.a_row, element, unit.words, mask)
+        k.store(a + i * unit.row_bytes, words)
+    panels = list(at.b)
+    for panel in part.panels(_per_panel(spec)):
+        source, target = at.b[panel], k.scratch(unit.words * spec.panel_row)
         for start in range(0, spec.nr, lanes):
             offset = start * element.bytes
             for w in k.range(0, left):
                 x = k.load(source + w * spec.panel_row + offset, element, lanes)
                 k.store(target + w * spec.panel_row + offset, x)
-            for w in k.range(left, TILE_WORDS):
+            for w in k.range(left, unit.words):
                 k.store(target + w * spec.panel_row + offset, k.zero(element, lanes))
-        panels.append(target)
-    tiles = tuple(a + half * TILE_ROWS * TILE_BYTES for half in range(square.halves))
-    return _Operands(tiles, k.const(TILE_BYTES), tuple(panels))
+        panels[panel] = target
+    tiles = tuple(a + half * unit.tile_bytes for half in range(halves))
+    return _Operands(tiles, k.const(unit.row_bytes), tuple(panels))
 
 
 # -- sums ----------------------------------------------------------------------------------------
@@ -173,17 +186,28 @@ def _as_they_are(spec: GemmSpec, job: View, tile: View, width: int) -> Cond:
     return alone & (one | tile.int("last").equals(0))
 
 
-def _store(k: Kernel, square: _Square, target: Ptr, row: Int) -> None:
+def _store(k: Kernel, part: _Pass, target: Ptr, row: Int) -> None:
+    square, unit = part.square, part.square.unit
     for half in range(square.halves):
         for column in range(square.columns):
-            at = target + row * (half * TILE_ROWS) + column * TILE_BYTES
-            k.store_tile(square.sums(half, column), at, row)
+            across = (part.first + column) * unit.row_bytes
+            at = target + row * (half * unit.rows) + across
+            k.store_tile(part.state, square.sums(half, column), at, row)
+
+
+def _together(spec: GemmSpec, vectors: int) -> int:
+    """How many rows of so many vectors go through the epilogue at once.
+
+    An estimate: half of the registers hold sums, the others what an epilogue needs.
+    """
+    return max(1, min(_MOST_TOGETHER, spec.isa.vector_registers // 2 // vectors))
 
 
 def _rows(spec: GemmSpec, panels: int) -> Function:
     """The epilogue, some rows at a time: ``rows`` of sums in ``buffer``, as wide as ``panels``."""
     lanes, columns = spec.lanes, range(panels * spec.tile.nr_regs)
     element, width, size = spec.element, len(columns) * lanes, spec.element.bytes
+    together = _together(spec, len(columns))
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, buffer: Ptr, rows: Int) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
@@ -191,8 +215,8 @@ def _rows(spec: GemmSpec, panels: int) -> Function:
         for full in k.branches(tile.int("cols").equals(width)):
             cols = None if full else tile.int("cols")
             masks = masks_of(k, spec, columns, cols) if spec.isa.mask_registers else None
-            whole = rows // _TOGETHER * _TOGETHER
-            for first, stop, count in ((k.const(0), whole, _TOGETHER), (whole, rows, 1)):
+            whole = rows // together * together
+            for first, stop, count in ((k.const(0), whole, together), (whole, rows, 1)):
                 for i in k.range(first, stop, count):
                     walk.to(i)
                     at = buffer + i * (width * size)
@@ -212,46 +236,51 @@ def _rows(spec: GemmSpec, panels: int) -> Function:
 def matrix_microkernel(spec: GemmSpec, panels: int) -> Function:
     """The function that adds one depth block to ``rows`` rows by ``panels`` micropanels.
 
-    Up to 32 rows by one micropanel, up to 16 by two.  Integers are exact; for bfloat16 see
-    :data:`jitgemm.isa.matrix.AMX`, whose sums over sixteen words are added up in ascending order.
+    Up to two tiles of rows by one micropanel, one tile by more.  Integers are exact; products that
+    round (:attr:`jitgemm.isa.matrix.TileProduct.order`) are added up in ascending order.
     """
-    columns = panels * spec.nr // TILE_WORDS
+    unit = _unit(spec)
+    columns = panels * _per_panel(spec)
     finish, width = _rows(spec, panels), panels * spec.nr
-    squares = (_Square(2, columns), _Square(1, columns)) if panels == 1 else (_Square(1, columns),)
+    low, high = flat(unit, columns), tall(unit, columns) if panels == 1 else None
 
     def run(
-        k: Kernel, records: tuple[View, View], square: _Square, at: _Operands,
+        k: Kernel, records: tuple[View, View], square: Square, at: _Operands,
         sizes: tuple[Int, Int],
     ) -> None:  # fmt: skip
         (job, tile), (rows, _) = records, sizes
-        upper = k.min(rows, TILE_ROWS)
-        _configure(k, tile, square.heights(upper, rows - upper))
-        _multiply(k, spec, square, at, sizes)
+        state, upper = unit_state(spec, tile), k.min(rows, unit.rows)
+        _configure(k, state, tile, k.const(square.heights(upper, rows - upper)))
+        buffers: list[Ptr] = []
 
-        def through_buffer() -> None:
+        def through_buffer(part: _Pass) -> None:
             row = width * spec.element.bytes
-            buffer = k.scratch(square.halves * TILE_ROWS * row)
-            _store(k, square, buffer, k.const(row))
-            k.call(finish, job.ptr, tile.ptr, buffer, rows)
+            if not buffers:
+                buffers.append(k.scratch(square.halves * unit.rows * row))
+            _store(k, part, buffers[0], k.const(row))
+            if part.last == columns:
+                k.call(finish, job.ptr, tile.ptr, buffers[0], rows)
 
-        if not _untouched(spec):
-            through_buffer()
-            return
-        for plain in k.branches(_as_they_are(spec, job, tile, width)):
-            if plain:
-                _store(k, square, tile.pointer("target"), tile.int("target_row"))
-            else:
-                through_buffer()
+        for part in _passes(square, columns, state):
+            _multiply(k, spec, part, at, sizes)
+            if not _untouched(spec):
+                through_buffer(part)
+                continue
+            for plain in k.branches(_as_they_are(spec, job, tile, width)):
+                if plain:
+                    _store(k, part, tile.pointer("target"), tile.int("target_row"))
+                else:
+                    through_buffer(part)
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, rows: Int, depth: Int) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
         a_row = job.int("a_row")
         across = tuple(b + job.int("panel_stride") * i for i in range(panels))
-        for lower in k.branches(rows > TILE_ROWS):
-            if lower and panels > 1:
+        for lower in k.branches(rows > unit.rows):
+            square = high if lower else low
+            if square is None:
                 continue  # no such tile
-            square = squares[0 if lower or panels > 1 else 1]
-            down = tuple(a + a_row * (half * TILE_ROWS) for half in range(square.halves))
+            down = tuple(a + a_row * (half * unit.rows) for half in range(square.halves))
             operands = _Operands(down, a_row, across)
             run(k, (job, tile), square, operands, (rows, depth))
 

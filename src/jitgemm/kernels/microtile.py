@@ -11,7 +11,7 @@ from jitgemm.isa.types import ElementType
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.matrix import matrix_microkernel
 from jitgemm.kernels.micro import microkernel
-from jitgemm.kernels.spec import Bias, BSource, GemmSpec
+from jitgemm.kernels.spec import MOST_ROWS, Bias, BSource, GemmSpec
 from jitgemm.kernels.tilecopy import Place, copy_tile
 from jitgemm.kernels.turned import turned_tile
 from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, parameters
@@ -19,7 +19,7 @@ from jitgemm.lang.record import View
 
 __all__ = ["PANELS", "microtile", "widest_row"]
 
-PANELS = 64
+PANELS = MOST_ROWS + 1
 """A variant of the microkernel is a number: micropanels times this, plus rows."""
 
 _PARAMETERS = parameters("job* tile* a* b* variant p0 p1")

@@ -9,10 +9,10 @@ clock under wide vectors nor the number of multiply-adds per cycle can be asked 
 
 from __future__ import annotations
 
-from jitgemm.isa.matrix import TILE_BYTES, TILE_ROWS, TILE_WORDS, TILES
+from jitgemm.isa.matrix import MatrixUnit, TileProduct
 from jitgemm.isa.tables import Isa
-from jitgemm.isa.types import BF16, ElementType
-from jitgemm.kernels.matrix import shape_tiles
+from jitgemm.isa.types import ElementType
+from jitgemm.kernels.squares import largest
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 
 __all__ = ["FOLDS", "chains", "io_bytes", "operations_per_round", "peak_function"]
@@ -25,27 +25,35 @@ FOLDS = {"madd": 2, "bf16_dot": 4, "dot4": 8}
 _MOST_CHAINS = 20
 # The factor, a temporary where multiply and add are separate, and two to spare.
 _OTHER_REGISTERS = 4
-_TILE, _TILE_SUMS = TILE_ROWS * TILE_BYTES, 4
 
 
 def chains(isa: Isa) -> int:
     """How many independent sums the loop keeps in registers."""
-    return min(_MOST_CHAINS, isa.vector_registers - _OTHER_REGISTERS)
+    return max(1, min(_MOST_CHAINS, isa.vector_registers - _OTHER_REGISTERS))
+
+
+def _on_unit(isa: Isa, fold: str) -> tuple[MatrixUnit, TileProduct] | None:
+    """The matrix unit and its product of this name, if ``fold`` is one."""
+    product = None if isa.unit is None else isa.unit.product(fold)
+    return None if isa.unit is None or product is None else (isa.unit, product)
 
 
 def operations_per_round(element: ElementType, isa: Isa, fold: str = "madd") -> int:
     """Operations of one round of the loop (a multiply-add of two numbers is two)."""
-    if fold in isa.tiles:
-        # A byte of a row of A meets one of each column of B, or two bytes do.
-        width = BF16.bytes if fold == "tile_bf16" else 1
-        return _TILE_SUMS * 2 * TILE_ROWS * TILE_WORDS * (TILE_BYTES // width)
+    found = _on_unit(isa, fold)
+    if found is not None:
+        unit, product = found
+        square = largest(unit)
+        each = 2 * unit.rows * unit.words * unit.words * product.group
+        return square.halves * square.columns * each
     return FOLDS[fold] * isa.lanes(element) * chains(isa)
 
 
 def io_bytes(element: ElementType, isa: Isa, fold: str = "madd") -> int:
     """Bytes the loop takes its operands from."""
-    if fold in isa.tiles:
-        return 2 * _TILE
+    found = _on_unit(isa, fold)
+    if found is not None:
+        return 2 * found[0].tile_bytes
     return (1 + chains(isa)) * isa.lanes(element) * element.bytes
 
 
@@ -59,8 +67,9 @@ def peak_function(element: ElementType, isa: Isa, fold: str = "madd") -> Functio
     instructions.  Any other is one instruction, which adds to the register it writes, and a round
     is ``sum = x . x + sum``.
     """
-    if fold in isa.tiles:
-        return _tile_peak_function(element, isa, fold)
+    found = _on_unit(isa, fold)
+    if found is not None:
+        return _tile_peak_function(isa, *found)
     lanes = isa.lanes(element)
     step = lanes * element.bytes
 
@@ -80,22 +89,27 @@ def peak_function(element: ElementType, isa: Isa, fold: str = "madd") -> Functio
     return Function(f"{element}{kind}_peak__{isa.name}", parameters("reps io*"), body)
 
 
-def _tile_peak_function(element: ElementType, isa: Isa, fold: str) -> Function:
-    """:func:`peak_function` of a matrix unit: four registers of sums, two of A, two of B.
+def _tile_peak_function(isa: Isa, unit: MatrixUnit, product: TileProduct) -> Function:
+    """:func:`peak_function` of a matrix unit: its largest square of sums.
 
     ``io`` holds a tile that stands for A and B, then one that every sum starts from; one sum is
     stored over it.
     """
+    square = largest(unit)
 
     def body(k: Kernel, reps: Int, io: Ptr) -> None:
-        row = k.const(TILE_BYTES)
-        shape_tiles(k, sum(TILE_ROWS << (8 * i) for i in range(TILES)))
-        for tile in range(TILES):
-            k.load_tile(tile, io + (_TILE if tile < _TILE_SUMS else 0), row)
+        row, state = k.const(unit.row_bytes), k.scratch(unit.state) if unit.state else io
+        k.configure_tiles(state, square.heights(unit.rows, unit.rows))
+        for tile in range(unit.registers):
+            of_sums = tile < square.a(0)
+            k.load_tile(state, tile, io + (unit.tile_bytes if of_sums else 0), row)
         for _ in k.range(0, reps):
-            for i in range(_TILE_SUMS):
-                k.fold_tiles(fold, element, i, 4 + i // 2, 6 + i % 2)
-        k.store_tile(0, io + _TILE, row)
-        k.release_tiles()
+            for half in range(square.halves):
+                for column in range(square.columns):
+                    sums = square.sums(half, column)
+                    k.fold_tiles(state, product.name, sums, square.a(half), square.b(column))
+        k.store_tile(state, 0, io + unit.tile_bytes, row)
+        k.release_tiles(state)
 
-    return Function(f"{element}_{fold}_peak__{isa.name}", parameters("reps io*"), body)
+    name = f"{product.sums}_{product.name}_peak__{isa.name}"
+    return Function(name, parameters("reps io*"), body)

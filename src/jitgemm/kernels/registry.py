@@ -6,7 +6,8 @@ chosen by `benchmarks/tiles.py`; failed alternatives are recorded beside the row
 
 from __future__ import annotations
 
-from jitgemm.isa.matrix import TILE_ROWS
+from jitgemm.errors import IsaError, message
+from jitgemm.isa.matrix import MatrixUnit
 from jitgemm.isa.tables import (
     AVX2,
     AVX2_VNNI,
@@ -19,7 +20,9 @@ from jitgemm.isa.tables import (
     Isa,
 )  # fmt: skip
 from jitgemm.isa.types import F32, F64, I32, I64, ElementType
-from jitgemm.kernels.spec import Tile
+from jitgemm.kernels.arithmetic import Types, arithmetic_for
+from jitgemm.kernels.spec import MOST_ROWS, Tile
+from jitgemm.kernels.squares import flat, largest
 
 __all__ = ["columns_tile", "matrix_tile", "register", "rows", "slim_tile", "tile_for"]
 
@@ -46,9 +49,49 @@ _ROWS: dict[tuple[str, str, int], Row] = {}
 
 
 def register(element: ElementType, isa: Isa, tile: Tile, parts: int = 1) -> None:
-    """Add a row; the tile must fit the instruction set's registers."""
+    """Add a row, or exchange the tile of one, before the first product of the process.
+
+    Args:
+        element: the type of sums: ``F32``, ``F64``, ``I32``, ``I64``.  A set can multiply what it
+            has rows for.
+        isa: the instruction set.
+        tile: the register tile of sums of this type.
+        parts: 2 for complex sums, of floats.
+
+    Raises:
+        ValueError: the tile does not fit the registers of the set, or its micropanels those of
+            the set's matrix unit; or rows of another set of this name are there.
+    """
     tile.check(isa.vector_registers, parts)
+    for _, known, _, _ in _ROWS.values():
+        if known.name == isa.name:
+            isa.refuse_another(known)
+    if parts == 1 and isa.unit is not None:
+        _check_unit(element, isa, isa.unit, tile)
     _ROWS[element.name, isa.name, parts] = (element, isa, parts, tile)
+
+
+def _check_unit(element: ElementType, isa: Isa, unit: MatrixUnit, tile: Tile) -> None:
+    """Refuse micropanels that the vector kernels and the matrix unit cannot share.
+
+    Few rows are multiplied by vectors, and a handle serves both.
+    """
+    for product in unit.products:
+        if product.sums is not element:
+            continue
+        if product.name in isa.table(element):
+            expected = "a product with a name of its own"
+            raise ValueError(message(f"isa, with {unit.name}", expected, repr(product.name)))
+        width = tile.nr_regs * isa.lanes(element)
+        if width % unit.words:
+            expected = f"micropanels of whole tiles of {unit.name}, {unit.words} columns wide"
+            raise ValueError(message("tile", expected, f"{width} columns"))
+        types = Types(product.a, product.b, element, element, element, bool(product.order))
+        vectors = arithmetic_for(types, element, isa)
+        if (vectors.group, vectors.packed) != (product.group, product.b):
+            expected = f"vectors that fold words of {product.group} {product.a} and {product.b}"
+            got = f"{vectors.fold} of {vectors.group} {vectors.piece} and {vectors.packed}"
+            raise ValueError(message(f"isa, with {unit.name}.{product.name}", expected, got))
 
 
 def rows() -> list[Row]:
@@ -57,8 +100,17 @@ def rows() -> list[Row]:
 
 
 def tile_for(element: ElementType, isa: Isa, parts: int = 1) -> Tile:
-    """The register tile of this type on this instruction set (``parts`` 2: complex)."""
-    return _ROWS[element.name, isa.name, parts][3]
+    """The register tile of this type on this instruction set (``parts`` 2: complex).
+
+    Raises:
+        IsaError: there is none.
+    """
+    try:
+        return _ROWS[element.name, isa.name, parts][3]
+    except KeyError:
+        kind = "complex sums" if parts == 2 else "sums"
+        expected = f"one with a register tile for {kind} of {element}"
+        raise IsaError(message("isa", expected, repr(isa.name))) from None
 
 
 def columns_tile(tile: Tile, isa: Isa, parts: int) -> Tile:
@@ -68,18 +120,28 @@ def columns_tile(tile: Tile, isa: Isa, parts: int) -> Tile:
     return Tile(mr=rows, nr_regs=tile.nr_regs, groups=((1, rows),))
 
 
-def matrix_tile(tile: Tile) -> Tile:
-    """The tile for a matrix unit of eight registers, on the micropanels of ``tile``.
+def matrix_tile(tile: Tile, isa: Isa) -> Tile:
+    """The tile for the set's matrix unit, on the micropanels of ``tile``.
 
-    Four of sums in a square need two of A and two of B, which is as many bytes to load as there are
-    cycles to multiply; up to 16 rows four side by side take one of A.
+    With eight registers four of sums in a square need two of A and two of B, which is as many bytes
+    to load as there are cycles to multiply; up to as many rows as a tile has, four side by side
+    take one of A (:mod:`jitgemm.kernels.squares`).
     """
-    return Tile(mr=2 * TILE_ROWS, nr_regs=tile.nr_regs, groups=((1, 2 * TILE_ROWS), (2, TILE_ROWS)))
+    unit = isa.unit
+    assert unit is not None
+    per_panel = tile.nr_regs * isa.vector_bits // (8 * unit.row_bytes)
+    rows = min(largest(unit).halves * unit.rows, MOST_ROWS)
+    # A row of them must go through the epilogue in vectors.
+    at_once = min(
+        flat(unit, unit.registers).columns // per_panel, isa.vector_registers // 2 // tile.nr_regs
+    )
+    more = ((at_once, min(unit.rows, MOST_ROWS)),) if at_once > 1 else ()
+    return Tile(mr=rows, nr_regs=tile.nr_regs, groups=((1, rows), *more))
 
 
 def slim_tile(tile: Tile) -> Tile:
     """The tile for a B no wider than one vector: twice the rows on half the vectors."""
-    rows = tile.mr * tile.nr_regs
+    rows = min(tile.mr * tile.nr_regs, MOST_ROWS)
     return Tile(mr=rows, nr_regs=1, groups=((1, rows),))
 
 

@@ -12,13 +12,16 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import lru_cache
 
-from jitgemm.errors import LanguageError
+from jitgemm.errors import LanguageError, message
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import F32, ElementType
 from jitgemm.kernels.arithmetic import Arithmetic, Types
 from jitgemm.kernels.expression import Program
 
-__all__ = ["Axes", "BSource", "Bias", "Epilogue", "GemmSpec", "Scale", "Tile"]
+__all__ = ["MOST_ROWS", "Axes", "BSource", "Bias", "Epilogue", "GemmSpec", "Scale", "Tile"]
+
+MOST_ROWS = 63
+"""Of a microtile: a variant of the microkernel is a number of panels times 64 and its rows."""
 
 
 class BSource(Enum):
@@ -167,14 +170,19 @@ class Tile:
         """Refuse a tile whose sums, B vectors and broadcast do not fit the register file.
 
         A row of a complex A counts twice: its real and its imaginary parts have their own sums.
+
+        Raises:
+            ValueError: they do not, or the tile is none that a nest can walk.
         """
+        if not (0 < self.mr <= MOST_ROWS and self.nr_regs > 0 and (1, self.mr) in self.groups):
+            expected = f"1 to {MOST_ROWS} rows, vectors, and a group of one micropanel by all rows"
+            raise ValueError(message("tile", expected, self))
         for panels, rows in self.groups:
             columns = panels * self.nr_regs
-            if rows * parts * columns + min(columns, self.nr_regs) + 1 > registers:
-                raise ValueError(
-                    f"tile of {rows} rows by {columns} vectors needs more than "
-                    f"{registers} registers"
-                )
+            needed = rows * parts * columns + min(columns, self.nr_regs) + 1
+            if not (panels > 0 and 0 < rows <= self.mr and needed <= registers):
+                got = f"{rows} rows by {columns} vectors, which need {needed}"
+                raise ValueError(message("tile", f"one that fits {registers} registers", got))
 
 
 @dataclass(frozen=True, slots=True)

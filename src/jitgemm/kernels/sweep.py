@@ -21,7 +21,9 @@ __all__ = ["SWEEP_ROWS", "row_streaming", "window"]
 SWEEP_ROWS = 2
 """Most rows of A: with three, tiles that share each load of B among rows are as fast."""
 # Rows of B side by side: 2 to 8 streams measured alike, 16 slower (Zen 5, 2026-11-30).
-_STREAMS = {32: 8, 16: 4}
+_MOST_STREAMS = 8
+# Each has a splat per row of A: a quarter of the registers with one row, all of them with four.
+_REGISTERS_PER_STREAM = 4
 # Lines taken from a stream at a time: caches fetch pairs of them.  Software prefetches gain
 # nothing (4096 x 4096 f32, Zen 5, 2026-11-30: 20-22 GFLOP/s with and without; tiles 10-13).
 _VECTORS = 2
@@ -34,8 +36,9 @@ def window(spec: GemmSpec, rows: int) -> int:
 
 
 def _streams(spec: GemmSpec, rows: int) -> int:
-    most = _STREAMS[spec.isa.vector_registers]
-    while rows * spec.parts * (most + 1) + 1 > spec.isa.vector_registers:
+    registers = spec.isa.vector_registers
+    most = max(1, min(_MOST_STREAMS, registers // _REGISTERS_PER_STREAM))
+    while most > 1 and rows * spec.parts * (most + 1) + 1 > registers:
         most //= 2
     return most
 

@@ -10,10 +10,11 @@ No vector lies in two lines, if all columns agree on where lines begin: a line t
 have been pushed out in between.
 
 An operand beyond the caches is walked *apart*: in several groups of columns that lag behind each
-other, together a page.  Columns a multiple of a page apart share one set of L1 and end their
-pages together; with a lag the lines of a moment lie in different sets, so that lines can be fetched
-into L1 ahead of their use.  (4096 x 4096 floats, one thread, Zen 5, 2026-11-30: 30 GB/s in step, 25
-apart without fetching ahead, 42 with it.  1024 x 1024, from L3: 62 in step, 53 apart.)
+other, together once through the sets of L1.  Columns a multiple of that apart share one set (and,
+on pages of that size, end their pages together); with a lag the lines of a moment lie in different
+sets, so that lines can be fetched into L1 ahead of their use.  (4096 x 4096 floats, one thread,
+Zen 5, 2026-11-30: 30 GB/s in step, 25 apart without fetching ahead, 42 with it.  1024 x 1024, from
+L3: 62 in step, 53 apart.)
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from jitgemm.lang.record import View
 __all__ = ["turned_tile"]
 
 _WORD = 8
-_PAGE = 4096
+# Bytes after which addresses share a set of L1: 32 KiB by 8 ways, 48 KiB by 12 or 64 KiB by 16.  A
+# kernel is compiled for no size of cache: elsewhere the lag is as good as any.
+_SET_PERIOD = 4096
 # Bytes of the narrowest vector register there is.
 _NARROWEST = 16
 # Groups of a panel apart: few enough columns each (8 floats, 4 doubles with 512 bits) for one set
@@ -74,7 +77,7 @@ class _Sizes:
 
     def lag(self, group: int) -> int:
         """Blocks by which a group is behind the first one."""
-        return group * (_PAGE // self.groups // self.block_bytes) if self.apart else 0
+        return group * (_SET_PERIOD // self.groups // self.block_bytes) if self.apart else 0
 
 
 class _Panel:

@@ -172,33 +172,32 @@ class Kernel(VectorWords):
         """A cell that loops and branches may rebind."""
 
     # -- tiles of a matrix unit -----------------------------------------------------------------
-    # Registers are numbered, and keep what they hold from one function to the next.
+    # Registers are numbered, and keep what they hold from one function to the next.  ``state`` is
+    # the unit's own memory, as much as `MatrixUnit.state` says: the same from one configuration to
+    # the release, any pointer if the unit has none.
     @abstractmethod
-    def configure_tiles(self, palette: Ptr) -> None:
-        """Give tile registers their shapes, from 64 bytes at ``palette``; they lose their contents.
-
-        The format is that of ``LDTILECFG``.
-        """
+    def configure_tiles(self, state: Ptr, heights: IntLike) -> None:
+        """Give tile registers their rows, a byte each from the lowest; they lose their contents."""
 
     @abstractmethod
-    def release_tiles(self) -> None:
+    def release_tiles(self, state: Ptr) -> None:
         """Tile registers have no shape any more: a thread must not keep them beyond a call."""
 
     @abstractmethod
-    def zero_tile(self, tile: int) -> None:
+    def zero_tile(self, state: Ptr, tile: int) -> None:
         """All words of a tile zero."""
 
     @abstractmethod
-    def load_tile(self, tile: int, p: Ptr, stride: Int) -> None:
+    def load_tile(self, state: Ptr, tile: int, p: Ptr, stride: Int) -> None:
         """A tile from rows ``stride`` bytes apart."""
 
     @abstractmethod
-    def store_tile(self, tile: int, p: Ptr, stride: Int) -> None:
+    def store_tile(self, state: Ptr, tile: int, p: Ptr, stride: Int) -> None:
         """Write the rows of a tile, ``stride`` bytes apart."""
 
     @abstractmethod
-    def fold_tiles(self, name: str, element: ElementType, total: int, a: int, b: int) -> None:
-        """Add the product of tiles ``a`` and ``b`` to ``total``, whose words are ``element``."""
+    def fold_tiles(self, state: Ptr, name: str, total: int, a: int, b: int) -> None:
+        """Add the product of tiles ``a`` and ``b`` to ``total``: the unit's product ``name``."""
 
     # -- control --------------------------------------------------------------------------------
     @abstractmethod

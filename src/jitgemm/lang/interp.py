@@ -23,7 +23,7 @@ from jitgemm.isa.types import BY_NAME, ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Mask, Ptr, Var, Vec
 from jitgemm.lang.interp_vectors import VectorValues
 from jitgemm.lang.memory import Memory
-from jitgemm.lang.tiles import TileRegisters
+from jitgemm.lang.tiles import TileRegisters, product_of
 from jitgemm.lang.values import T
 
 __all__ = ["InterpKernel", "Memory", "dtype_of", "run"]
@@ -85,7 +85,7 @@ class InterpKernel(VectorValues):
         self.isa, self.memory = isa, memory
         self._spills = spills
         self._frame = _Frame("top")
-        self._tiles = TileRegisters(memory)
+        self._tiles = TileRegisters(isa, memory)
 
     # -- integers, conditions, pointers ---------------------------------------------------------
     def const(self, value: IntLike) -> Int:
@@ -228,23 +228,24 @@ class InterpKernel(VectorValues):
         return Var(read, write)
 
     # -- tiles of a matrix unit -----------------------------------------------------------------
-    def configure_tiles(self, palette: Ptr) -> None:
-        self._tiles.configure(palette.handle)
+    # By what products mean: how a unit is told is no concern of a definition.
+    def configure_tiles(self, state: Ptr, heights: IntLike) -> None:  # noqa: ARG002
+        self._tiles.configure(self.const(heights).handle)
 
-    def release_tiles(self) -> None:
+    def release_tiles(self, state: Ptr) -> None:  # noqa: ARG002
         self._tiles.release()
 
-    def zero_tile(self, tile: int) -> None:
+    def zero_tile(self, state: Ptr, tile: int) -> None:  # noqa: ARG002
         self._tiles.zero(tile)
 
-    def load_tile(self, tile: int, p: Ptr, stride: Int) -> None:
+    def load_tile(self, state: Ptr, tile: int, p: Ptr, stride: Int) -> None:  # noqa: ARG002
         self._tiles.load(tile, p.handle, stride.handle)
 
-    def store_tile(self, tile: int, p: Ptr, stride: Int) -> None:
+    def store_tile(self, state: Ptr, tile: int, p: Ptr, stride: Int) -> None:  # noqa: ARG002
         self._tiles.store(tile, p.handle, stride.handle)
 
-    def fold_tiles(self, name: str, element: ElementType, total: int, a: int, b: int) -> None:
-        self._tiles.fold(self.isa.tiles[name], dtype_of(element), (total, a, b))
+    def fold_tiles(self, state: Ptr, name: str, total: int, a: int, b: int) -> None:  # noqa: ARG002
+        self._tiles.fold(product_of(self.isa, name), (total, a, b))
 
     # -- control --------------------------------------------------------------------------------
     def range(self, start: IntLike, stop: IntLike, step: IntLike = 1) -> Iterator[Int]:
@@ -288,7 +289,7 @@ class InterpKernel(VectorValues):
 
     def finish(self) -> None:
         """Check what must hold when control goes back to the caller of generated code."""
-        if self._tiles.shapes:
+        if self._tiles.heights:
             raise LanguageError("tile registers are left in use")
 
     # -- threads --------------------------------------------------------------------------------

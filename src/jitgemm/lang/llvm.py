@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jitgemm.errors import LanguageError
+from jitgemm.isa.matrix import Text, Word
 from jitgemm.isa.types import BY_NAME, ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Mask, Ptr, Var, Vec
 from jitgemm.lang.llvm_vectors import VectorText
+from jitgemm.lang.template import Holes
 from jitgemm.lang.threads import ThreadWords
+from jitgemm.lang.tiles import matrix_unit, product_of
 from jitgemm.lang.values import T, Value
 
 __all__ = ["LlvmKernel"]
 
+_WORD = 8
 _TYPES = {"void": "void", "int": "i64", "ptr": "ptr"} | {n: e.llvm for n, e in BY_NAME.items()}
 _FOLD: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
@@ -230,32 +234,43 @@ class LlvmKernel(VectorText, ThreadWords):
         return Var(read, write)
 
     # -- tiles of a matrix unit -----------------------------------------------------------------
-    def _on_tiles(self, intrinsic: str, *operands: int | Ptr | Int) -> None:
-        kinds = ["i8" if isinstance(x, int) else self._type_of(x) for x in operands]
-        values = [x if isinstance(x, int) else x.handle for x in operands]
-        marks = ["i8 immarg" if kind == "i8" else kind for kind in kinds]
-        self.module.declare(f"declare void @{intrinsic}({', '.join(marks)})")
-        texts = ", ".join(f"{kind} {value}" for kind, value in zip(kinds, values, strict=True))
-        self._emit(f"call void @{intrinsic}({texts})")
+    def _tell(self, word: Word, state: Ptr, **operands: int | Ptr | Int) -> None:
+        """Tell the matrix unit one thing, as it is spelled: in text, or by what emulates it."""
+        if not isinstance(word, Text):
+            word(self, state, *operands.values())
+            return
+        every: dict[str, int | Ptr | Int] = {"state": state, **operands}
+        named = {k: str(x) if isinstance(x, int) else x.handle for k, x in every.items()}
+        holes = Holes(self._name, {}, named.items())
+        for line in word.declares.splitlines():
+            self.module.declare(line)
+        for line in word.lines:
+            self._emit(line.format_map(holes))
 
-    def configure_tiles(self, palette: Ptr) -> None:
-        self._on_tiles("llvm.x86.ldtilecfg", palette)
+    def configure_tiles(self, state: Ptr, heights: IntLike) -> None:
+        unit = matrix_unit(self.isa)
+        if not unit.palette:
+            self._tell(unit.configure, state, heights=self.const(heights))
+            return
+        palette = self.scratch(_WORD * len(unit.palette))
+        for i, word in enumerate(unit.palette):
+            self.store_int(palette + _WORD * i, heights if word is None else word)
+        self._tell(unit.configure, state, p=palette)
 
-    def release_tiles(self) -> None:
-        self._on_tiles("llvm.x86.tilerelease")
+    def release_tiles(self, state: Ptr) -> None:
+        self._tell(matrix_unit(self.isa).release, state)
 
-    def zero_tile(self, tile: int) -> None:
-        self._on_tiles("llvm.x86.tilezero", tile)
+    def zero_tile(self, state: Ptr, tile: int) -> None:
+        self._tell(matrix_unit(self.isa).zero, state, tile=tile)
 
-    def load_tile(self, tile: int, p: Ptr, stride: Int) -> None:
-        self._on_tiles("llvm.x86.tileloadd64", tile, p, stride)
+    def load_tile(self, state: Ptr, tile: int, p: Ptr, stride: Int) -> None:
+        self._tell(matrix_unit(self.isa).load, state, tile=tile, p=p, stride=stride)
 
-    def store_tile(self, tile: int, p: Ptr, stride: Int) -> None:
-        self._on_tiles("llvm.x86.tilestored64", tile, p, stride)
+    def store_tile(self, state: Ptr, tile: int, p: Ptr, stride: Int) -> None:
+        self._tell(matrix_unit(self.isa).store, state, tile=tile, p=p, stride=stride)
 
-    def fold_tiles(self, name: str, element: ElementType, total: int, a: int, b: int) -> None:
-        del element
-        self._on_tiles(self.isa.tiles[name].intrinsic, total, a, b)
+    def fold_tiles(self, state: Ptr, name: str, total: int, a: int, b: int) -> None:
+        self._tell(product_of(self.isa, name).word, state, total=total, a=a, b=b)
 
     # -- control --------------------------------------------------------------------------------
     def range(self, start: IntLike, stop: IntLike, step: IntLike = 1) -> Iterator[Int]:

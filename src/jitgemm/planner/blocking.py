@@ -3,10 +3,11 @@
 Notation: element size ``e``, register tile ``mr x nr``, depth slice ``kc``, ``mc`` rows of A,
 ``nc`` columns of B.
 
-* ``kc``: the depth blocks that make a row of A one page long (1024 floats, 512 doubles), so that
-  the sums pass through D once per page.  Blocks, not slices, decide the order of the sum, so this
-  is free.  One block (512 floats) costs 2 % more at 1024 (D is read and written twice), two blocks
-  of doubles 5-10 % more at 2048 (Zen 5, 1 MiB of L2, 2026-11-30).
+* ``kc``: the depth blocks that make a row of A 4 KiB long (1024 floats, 512 doubles), so that the
+  sums pass through D once per 4 KiB.  Blocks, not slices, decide the order of the sum, so this is
+  free.  One block (512 floats) costs 2 % more at 1024 (D is read and written twice), two blocks of
+  doubles 5-10 % more at 2048 (Zen 5, 1 MiB of L2, 2026-11-30).  What bounds it is L2, where
+  micropanels of ``kc`` lie, not the TLB: a machine of larger pages wants it no longer.
 * Per microtile the kernel reads ``mr * kc`` of A (stays in L1 for the next micropanel only by luck)
   and ``kc * nr`` of B.  Per depth step that is ``nr * e`` bytes, two cache lines, in ``mr`` cycles,
   which the L2 cache of every supported core delivers several times over.  So B micropanels live in
@@ -48,7 +49,8 @@ _FETCH_COLS, _FETCH_ROWS, _DRAW = 8.0, 1.5, 64.0
 # What gathering rows of A from columns costs, in micropanels that use them: 224 x 2371 @ 2371 x
 # 623, f32, one thread, 1.2 ms of 9 (AVX2, Zen 3 VM, 2026-12-01).
 _GATHER_PANELS = 4.0
-_PAGE = 4096
+_ROW_BYTES = 4096
+"""Of A in a depth slice: see ``kc`` above."""
 _PANELS_TO_SPLIT = 4
 # Estimate: twice what half of a cluster's L3 allows.
 _MOST_PACKED = 32 << 20
@@ -104,9 +106,9 @@ def _rows(most: int, m: int) -> int:
 
 
 def _depth(spec: GemmSpec, k: int) -> int:
-    """Depth of a slice: the blocks that make a row of A about one page long."""
+    """Depth of a slice: the blocks that make a row of A about as long as it was measured best."""
     block = spec.element.depth_block
-    return min(k, max(1, _PAGE // spec.unit // block) * block)
+    return min(k, max(1, _ROW_BYTES // spec.unit // block) * block)
 
 
 def _slowest(

@@ -16,7 +16,6 @@ __all__ = [
     "splits", "staggers", "streams_rows", "threads_for",
 ]  # fmt: skip
 
-_PAGE = 4096
 # Microtiles down the rows from which upconverting a micropanel first pays: an estimate, from about
 # four cycles per depth step against two lost in each microtile; 5 of them gained a tenth.
 _TILES_TO_UPCONVERT = 4
@@ -139,7 +138,7 @@ def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     rows = packed and problem.m >= _TILES_TO_UPCONVERT * tile.mr
     how = arithmetic_for(problem.types, problem.element, isa, unit=unit, rows=rows)
     if how.tiles:
-        tile = matrix_tile(whole)
+        tile = matrix_tile(whole, isa)
     if how.kept is not None:
         how, tile = _upconverting(problem, how, tile)
     # A number flipped is one with another zero point.
@@ -166,7 +165,7 @@ def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
 
     Measured by `benchmarks/knobs.py` (Zen 5, 32 MiB of L3, 2026-11-30; RESULTS-zen5.md): up to
     4 MiB in place wins to 512 rows and beyond; beyond half of L3 it loses as soon as a second tile
-    rereads B; rows a multiple of a page apart collide in every cache.
+    rereads B; rows a multiple of L1's way apart collide in every cache.
     """
     assert problem.b is not None
     rows, l3 = context.knob("rhs_pack_rows"), context.machine.l3.size
@@ -176,8 +175,9 @@ def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
     if size > l3 // 2:
         tile = tile_for(problem.element, context.isa, problem.parts)
         return tile.mr, "larger than half of L3"
-    if problem.b.row % _PAGE == 0:
-        return rows, "rows a multiple of a page apart"
+    way = context.machine.l1.way
+    if problem.b.row % way == 0:
+        return rows, f"rows a multiple of {way} bytes apart, L1's way"
     if size <= l3 // 8:
         return 16 * rows, "small beside L3"
     return 2 * rows, "large beside L3"
@@ -222,7 +222,9 @@ def streams_rows(problem: Problem, context: Context) -> bool:
         return False
     size = problem.k * problem.n * problem.unit
     long_rows = problem.n * problem.unit >= context.knob("sweep_row_bytes")
-    enough = problem.m <= SWEEP_ROWS and long_rows and size > context.machine.l2.size
+    # They are streamed together, so they must not be shared out among tiles and threads.
+    rows = min(SWEEP_ROWS, tile_for(problem.element, context.isa, problem.parts).mr)
+    enough = problem.m <= rows and long_rows and size > context.machine.l2.size
     return 0 < problem.k and enough and reads_bias_in_place(problem)
 
 
@@ -238,7 +240,7 @@ def reads_bias_in_place(problem: Problem) -> bool:
 def staggers(problem: Problem, context: Context) -> bool:
     """Whether columns transposed in registers should be staggered, coming from memory."""
     size = problem.k * problem.n * problem.unit
-    # Columns are a page behind each other: of a walk of a few pages that would be most.
+    # Columns are 4 KiB behind each other: of a walk of a few times that it would be most.
     long = problem.k * problem.unit >= context.knob("apart_column_bytes")
     return long and size > context.machine.l3.size // 2
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jitgemm.isa.matrix import TILE_WORDS
 from jitgemm.kernels.dot import lane_count
 from jitgemm.planner.machine import Machine
 from jitgemm.planner.problem import Problem
@@ -51,10 +50,11 @@ def _sum(plan: GemmPlan) -> str:
         blocks = -(-groups // (lanes * block))
         return f"{lanes} lanes of at most {block} per block, added in halves; {blocks} block(s)"
     chains = max(1, -(-groups // block))
-    if plan.spec.tiles and not plan.spec.element.integral:
-        tiles = f"tiles of {TILE_WORDS} k-groups, each an even and an odd chain"
-        return f"{chains} block(s) of at most {block // TILE_WORDS} {tiles}, in ascending order"
-    how = plan.spec.arithmetic
+    how, unit = plan.spec.arithmetic, plan.spec.isa.unit
+    product = unit.product(how.fold) if plan.spec.tiles and unit else None
+    if unit is not None and product is not None and product.order:
+        tiles = f"tiles of {unit.words} k-groups, each {product.order}"
+        return f"{chains} block(s) of at most {-(-block // unit.words)} {tiles}, in ascending order"
     steps = "" if how.group == 1 else f" k-groups of {how.group}"
     return f"{chains} chain(s) of at most {block}{steps} over k, added in ascending order"
 

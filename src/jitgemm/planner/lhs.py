@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from jitgemm.kernels.arithmetic import Arithmetic
@@ -26,6 +25,9 @@ _SUMS_TO_HIDE_LATENCY = 12
 # 200 us; depth 32, 256 columns from memory 14.9 and 15.9 ms (Zen 5, medians of interleaved calls,
 # 2026-11-30).
 _SHORT_ROW = 128
+# How many times the ways of a set the lines of a walk must be before packing them pays: between 16
+# and 24 lines for 12 ways (see `_steps_collide`).
+_WAYS_OVERRUN = 1.5
 _LINE = 64
 
 
@@ -53,8 +55,11 @@ def read_a(draft: Draft) -> ReadA:
     found = ReadA(PackA.INPLACE, mr, "A: read in place by broadcast")
     if problem.m < mr or reuse < enough or problem.k < spec.lanes:
         found = ReadA(PackA.INPLACE, mr, f"A: read in place ({reuse} micropanels reuse it)")
-    elif col >= stride:
+    elif col >= stride and _pages_met(problem, context) >= context.knob("lhs_pack_pages"):
         why = f"A: packed per chunk, a depth step of {col} bytes wastes TLB entries"
+        found = ReadA(PackA.PANELS, mr, why)
+    elif col >= stride and _steps_collide(problem, context):
+        why = f"A: packed per chunk, its depth steps of {col} bytes collide in L1"
         found = ReadA(PackA.PANELS, mr, why)
     elif reuse >= _PANELS_TO_GATHER and _lines_wasted(problem, mr, context) * 4 >= 1:
         why = f"A: packed per chunk, in place its lines would take L1 from B ({reuse} micropanels)"
@@ -62,6 +67,32 @@ def read_a(draft: Draft) -> ReadA:
     elif problem.a.col == problem.unit and row:
         found = _colliding_rows(problem, spec, context)
     return found
+
+
+def _steps(problem: Problem) -> int:
+    """Depth steps of a microtile's walk of A, before the next one walks the same pages."""
+    return min(problem.k, problem.element.depth_block)
+
+
+def _pages_met(problem: Problem, context: Context) -> int:
+    """Pages that a microtile's walk of A touches in a depth block: its span.
+
+    As many as fit the TLB are met again by the next microtile, and by the next micropanel: however
+    long a step is, nothing is wasted then.
+    """
+    steps = _steps(problem)
+    return min(steps, -(-steps * abs(problem.a.col) // context.machine.page))
+
+
+def _steps_collide(problem: Problem, context: Context) -> bool:
+    """Whether the lines of a microtile's walk push each other out of L1, sharing too few sets.
+
+    Time in place over time packed, f32, A column-major with steps of 16384 bytes, all in one set
+    of 12 ways, prepacked B of 1024 columns: 16 steps 0.92, 24 1.09, 32 1.07, 48 1.06 (Zen 5 VM, one
+    thread, lowest of 30 interleaved rounds, 2026-12-01).
+    """
+    l1 = context.machine.l1
+    return _steps(problem) > _WAYS_OVERRUN * l1.ways * l1.sets(abs(problem.a.col))
 
 
 def _lines_wasted(problem: Problem, mr: int, context: Context) -> float:
@@ -97,13 +128,11 @@ def _k_groups(problem: Problem, spec: GemmSpec, how: Arithmetic, context: Contex
 def _colliding_rows(problem: Problem, spec: GemmSpec, context: Context) -> ReadA:
     """How an A with contiguous rows is read, which may collide in L1."""
     mr, l1, row = spec.tile.mr, context.machine.l1, abs(problem.a.row)
-    way = max(l1.line, l1.size // l1.ways)
     # Rows whose distance is a multiple of the way size share sets: met at every depth step,
     # they must leave room for B and D.  Lower tiles cost less than a copy while enough sums
     # remain to hide the latency of a multiply-add (f32 at 1024, 12 ways: 8 and 10 rows in place
     # 97 %, rows copied 94 %; f64 at 2048: 8 rows 98 %, 10 rows 96 %; Zen 5, 2026-11-30).
-    sets = max(1, way // math.gcd(row, way))
-    fit = (l1.ways - 4) * sets
+    fit = (l1.ways - 4) * l1.sets(row)
     # Where L3 is far the copy is worth its cost, as it also brings the rows into L2.  GFLOP/s in
     # place, copied, PyTorch's: f32 1024 152, 157, 158; 2048 141, 152, 158; f64 1024 67, 73, 79;
     # 2048 57, 74, 78 (Emerald Rapids, one thread, best of 15, 2026-11-30).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,15 +26,26 @@ class Cache:
     line: int = 64
     ways: int = 8
 
+    @property
+    def way(self) -> int:
+        """Bytes after which addresses share a set again: 4096 of most L1 caches, on any page."""
+        return max(self.line, self.size // self.ways)
+
+    def sets(self, stride: int) -> int:
+        """How many sets lines that are ``stride`` bytes apart can lie in."""
+        return max(1, self.way // max(self.line, math.gcd(stride, self.way)))
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Caches of one core (``l3`` shared), and where the numbers come from."""
+    """Caches of one core (``l3`` shared), where their numbers come from, and the page size."""
 
     l1: Cache
     l2: Cache
     l3: Cache
     source: str
+    page: int = mmap.PAGESIZE
+    """Bytes of a page of memory: 4096, on Arm also 16384 and 65536."""
 
     @property
     def far_l3(self) -> bool:

@@ -25,7 +25,8 @@ Both sides hold the interpreter lock while they look at the other's word and wri
 _BUSY, _CLAIMED = SCRATCH.slot("busy"), SCRATCH.slot("claimed")
 
 _ALIGN = 64
-_HUGE = 2 << 20
+# As much as the entries of one page of a page table map: 2 MiB of pages of 4096 bytes.
+_HUGE = mmap.PAGESIZE * (mmap.PAGESIZE // 8)
 # A huge page that a buffer fills to a part only is taken if what is wasted is at most this share of
 # the buffer: handles must not take much more memory than their ``nbytes``.
 _WASTE = 64
@@ -34,7 +35,7 @@ _WASTE = 64
 def huge_pages(nbytes: int) -> int:
     """How many huge pages a buffer of ``nbytes`` asks for, from its beginning on.
 
-    A prepacked operand is walked in several streams a panel apart, and 4 KiB pages cost a TLB miss
+    A prepacked operand is walked in several streams a panel apart, and small pages cost a TLB miss
     per stream and page.  The rest of the buffer, less than one huge page, does without.
     """
     whole, rest = divmod(nbytes, _HUGE)
@@ -42,7 +43,7 @@ def huge_pages(nbytes: int) -> int:
 
 
 def _huge_buffer(nbytes: int, pages: int) -> NDArray[np.uint8] | None:
-    """Anonymous memory aligned to 2 MiB that begins with ``pages`` transparent huge pages."""
+    """Anonymous memory aligned to a huge page that begins with ``pages`` transparent huge pages."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:

@@ -48,7 +48,8 @@ def measure_peak(element: ElementType, fold: str = "madd") -> float:
     isa = engine().isa
     if isa.interpreted:
         raise IsaError(message("isa", "one that runs as machine code", repr(isa.name)))
-    if fold not in isa.table(element) and fold not in isa.tiles:
+    product = None if isa.unit is None else isa.unit.product(fold)
+    if fold not in isa.table(element) and (product is None or product.sums is not element):
         raise IsaError(message("isa", f"one with {fold} on {element}", repr(isa.name)))
     unit = peak_unit(element, fold)
     run = compiler.get(unit).function(unit.name, ctypes.c_int64, ctypes.c_void_p)
