@@ -172,7 +172,8 @@ REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "name of an input": (ValueError, "name: .*'row'", {"name": "row"}),
     "no identifier": (TypeError, "name: .*'a b'", {"name": "a b"}),
     "no text": (TypeError, "name: .*3", {"name": 3}),
-    "a parameter like an attribute": (TypeError, "parameters: .*values", {"parameters": ("values",)}),
+    "a parameter like an attribute": (
+        TypeError, "parameters: .*values", {"parameters": ("values",)}),
     "parameters alike": (TypeError, "parameters: ", {"parameters": ("slope", "slope")}),
     "no parameter": (TypeError, "parameters: ", {"parameters": (1, 2)}),
     "a default that is NaN": (

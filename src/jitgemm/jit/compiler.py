@@ -190,7 +190,8 @@ def gemm_unit(spec: GemmSpec) -> Unit:
         # What a function from outside writes is known only once it is written.
         return Unit(spec.symbol, spec.isa, lambda: gemm_functions(spec))
     # The symbol names what differs among built-in specs; the rest may differ in registered ones.
-    isa = spec.isa
+    isa, types = spec.isa, spec.types
+    operands = types.a, types.b, types.c, types.bias, types.out
     parts = (
         spec.symbol,
         str(spec.tile),
@@ -200,7 +201,7 @@ def gemm_unit(spec: GemmSpec) -> Unit:
         *(str(x) for x in (isa.vector_bits, isa.arch, isa.cpu, isa.features, isa.half)),
         *sorted(isa.requires),
         *(f"{name}={op.text}" for name, op in sorted(isa.table(spec.element).items())),
-        *(text for x in spec.types.stored for text in x.text),
+        *(line for x in operands if x.format is not None for line in x.format.text),
     )
     return Unit(spec.symbol, isa, lambda: gemm_functions(spec), identity="\0".join(parts))
 
