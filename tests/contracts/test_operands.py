@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import jitgemm
+import outside
 from jitgemm.api import operands
 from oracle import equal, exact_gemm, integers, run_python, same_bits
 
@@ -208,7 +209,7 @@ _NAMES = (b"dltensor", b"dltensor_versioned")
 
 
 class Halves:
-    """A tensor of bfloat16, of which NumPy knows nothing; it describes its memory itself."""
+    """A tensor of bfloat16, or another ``code``, that describes its memory itself."""
 
     device, code, major, flags, versioned = 1, 4, 1, 0, True
 
@@ -226,8 +227,8 @@ class Halves:
         n, size = self.x.ndim, self.x.itemsize
         axes = (ctypes.c_int64 * (2 * n))(*self.x.shape, *(s // size for s in self.x.strides))
         where = ctypes.addressof(axes)
-        at = self.x.view(np.uint16).__array_interface__["data"][0]
-        raw = struct.pack("PiiiBBHPPQ", at - 6, self.device, 0, n, self.code, 16, 1, where,
+        at = self.x.view(f"u{size}").__array_interface__["data"][0]
+        raw = struct.pack("PiiiBBHPPQ", at - 6, self.device, 0, n, self.code, 8 * size, 1, where,
                           where + 8 * n, 6)  # fmt: skip
         if self.versioned:
             raw = struct.pack("IIPPQ", self.major, 3, 0, 0, self.flags) + raw
@@ -400,6 +401,16 @@ def test_c12_tensors_of_bfloat16_are_operands(rng: np.random.Generator) -> None:
               jitgemm.gemm(given["a"], given["b"]))  # fmt: skip
     empty = jitgemm.gemm(Halves(np.zeros((0, 4), BF16)), given["b"])
     assert empty.shape == (0, 5)
+
+
+def test_c12_tensors_of_a_type_from_outside_are_operands(rng: np.random.Generator) -> None:
+    a, b = (integers(rng, s, np.float32) for s in ((3, 4), (4, 5)))
+    x, y = (z.astype(outside.F8) for z in (a, b))
+    with pytest.raises(TypeError, match=r"^jitgemm: a: expected an array, got Halves: "):
+        jitgemm.gemm(Halves(x, code=outside.ROW["dlpack"]), y)
+    with outside.storage_type():
+        tensors = (Halves(z, code=outside.ROW["dlpack"]) for z in (x, np.asfortranarray(y)))
+        same_bits(jitgemm.gemm(*tensors), a @ b)
 
 
 @pytest.mark.parametrize("way", WAYS)

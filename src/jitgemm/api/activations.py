@@ -169,6 +169,7 @@ def _constructor(row: Operation) -> Constructor:
 
 leaky_relu = _constructor(OPERATIONS["leaky_relu"])
 clip = _constructor(OPERATIONS["clip"])
+_MADE = tuple(x.__name__ for x in (leaky_relu, clip))
 
 
 def _known() -> list[Operation]:
@@ -218,10 +219,9 @@ def resolve_activation(x: Any) -> tuple[Program | None, tuple[float, ...]]:
     row = _named(x) if isinstance(x, str) else None
     if row is not None and not row.parameters:
         return program_of(row), ()
-    made = {"leaky_relu", "clip"}
     known = [x.name for x in _known() if not x.parameters]
     known += [
-        f"jitgemm.{x.name}(...)" if x.name in made else f"jitgemm.activation({x.name!r}, ...)"
+        f"jitgemm.{x.name}(...)" if x.name in _MADE else f"jitgemm.activation({x.name!r}, ...)"
         for x in _known()
         if x.parameters
     ]

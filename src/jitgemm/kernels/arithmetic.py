@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from jitgemm.isa.formats import Format
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F32, F64, I16, I32, I64, ElementType
 
@@ -42,12 +41,6 @@ class Types:
     def transposed(self) -> Types:
         """Those of the product with A and B exchanged."""
         return replace(self, a=self.b, b=self.a)
-
-    @property
-    def stored(self) -> tuple[Format, ...]:
-        """Rows of the storage types among them, each once."""
-        every = (self.a, self.b, self.c, self.bias, self.out)
-        return tuple(dict.fromkeys(x.format for x in every if x.format is not None))
 
     def plain(self, element: ElementType) -> bool:
         """Whether every operand holds numbers of ``element``, up to signs."""
