@@ -254,7 +254,7 @@ def test_tiles_of_the_unit_that_is_there() -> None:
 def test_a_plan_says_in_which_order_the_units_products_add(registered: None) -> None:
     types = Types(BF16, BF16, F32, F32, F32, bf16_dot=True)
     row, out = Operand(200, 2), Operand(400, 4)
-    some = Problem(F32, 9, 100, 3000, Operand(6000, 2), row, out, mixed=types)
+    some = Problem(F32, 9, 100, 3000, Operand(6000, 2), row, out, types=types)
     machine = Machine(Cache(32 << 10), Cache(1 << 20), Cache(32 << 20), "test")
     for isa, words in (
         (AVX512_AMX, "at most 32 tiles of 16 k-groups, each an even and an odd chain"),
