@@ -34,7 +34,7 @@ from jitgemm.isa.conversions import dtype_of
 from jitgemm.isa.types import BF16, BOOL, BY_NAME, F16, F32, F64, I32, ElementType
 from jitgemm.kernels.arithmetic import Types, sum_type
 from jitgemm.kernels.job import COUNTERS, JOB
-from jitgemm.kernels.spec import Bias, GemmSpec, Scale
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Scale
 from jitgemm.lang.core import Function
 
 __all__ = ["TypedCase", "add_span", "pairs_of_types", "typed_matrix"]
@@ -129,6 +129,8 @@ class TypedCase:
     one_zero: bool = False
     """One zero point for all rows; else one each."""
     one_scale: bool = False
+    apart: bool = False
+    """Columns transposed in registers lag behind each other."""
 
     def _operands(self, x: Operands) -> dict[str, Array]:
         types, epilogue, swap = self.spec.types, self.spec.epilogue, self.swap
@@ -217,18 +219,21 @@ class TypedCase:
         f = Factors(spec)
         want = self.wanted(given, f)
         a, b, d = given["a"], given["b"], given["d"]
+        packs = spec.b is BSource.PACKED
         words, tile_rows = -(-self.depth // how.group), min(spec.tile.mr, m)
         rows, all_panels = self.row_tiles * tile_rows, max(1, -(-n // spec.nr))
         block = min(self.block_panels or all_panels, all_panels)
         per_chunk = min(self.panels or block, block)
-        panel = spec.panel_bytes(max(words, 1))
+        panel = spec.panel_bytes(max(words, 1)) if packs else spec.nr * b.strides[1]
         job: dict[str, Any] = {
             "a": x.add("a", a), "source_row": a.strides[0], "source_col": a.strides[1],
             "a_row": a.strides[0], "a_col": how.word_bytes, "a_tile": tile_rows * a.strides[0],
             "rows_ahead": rows, "pack_a": 0,
-            "b": add_span(x, "b", b), "b_row": b.strides[0], "b_col": b.strides[1],
-            "packed": _workspace(x, "packed", block * panel), "panel_stride": panel,
-            "slice_stride": 0,
+            # Shuffles of packing pick from whole vectors; whoever reads in place does not.
+            "b": add_span(x, "b", b) if packs else x.add("b", b),
+            "b_row": b.strides[0], "b_col": b.strides[1],
+            "packed": _workspace(x, "packed", block * panel if packs else 0),
+            "panel_stride": panel, "slice_stride": 0,
             "d": x.add("d", d, out=True, initialised=False),
             "d_row": d.strides[0], "d_col": d.strides[1],
             "counters": x.record(COUNTERS, NOTHING_DONE, out=True),
@@ -238,8 +243,8 @@ class TypedCase:
             "cols_per_chunk": per_chunk * spec.nr, "col_chunks": -(-block // per_chunk),
             "depth_per_slice": max(words, 1), "slices": 1, "depth_step": max(words, 1),
             "cols_per_block": block * spec.nr, "blocks": -(-all_panels // block),
-            "pack_chunks": block, "pack_cols": spec.nr, "direct": int(self.direct),
-            "row_streaming": 0, "staggered": 0,
+            "pack_chunks": block if packs else 0, "pack_cols": spec.nr, "direct": int(self.direct),
+            "row_streaming": 0, "staggered": int(self.apart),
             **{f"swap_{name}": int(letter in self.swap) for name, letter in
                (("a", "a"), ("b", "b"), ("c", "c"), ("d", "d"), ("bias", "v"))},
         }  # fmt: skip

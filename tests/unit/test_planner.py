@@ -297,6 +297,72 @@ def test_a_foreign_a_is_packed_for_turned_columns() -> None:
     assert plan.route.a.pack_a is PackA.PANELS
 
 
+def _typed(
+    m: int, n: int, k: int, types: Types, orders: str = "CFC", made: Context | None = None
+) -> GemmPlan:
+    """A dense product of these types, with AVX-512 and the usual machine if nothing is said."""
+
+    def operand(order: str, rows: int, cols: int, size: int) -> Operand:
+        return Operand(cols * size, size) if order == "C" else Operand(size, rows * size)
+
+    a, b, d = orders
+    operands = (operand(a, m, k, types.a.bytes), operand(b, k, n, types.b.bytes),
+                operand(d, m, n, types.out.bytes))  # fmt: skip
+    return make_plan(Problem(sum_type(types), m, n, k, *operands, types=types), made or context())
+
+
+def _of(a: ElementType, b: ElementType, out: ElementType, *, bf16_dot: bool = False) -> Types:
+    return Types(a, b, out, out, out, bf16_dot)
+
+
+@pytest.mark.parametrize(
+    "types, isa, read",
+    [
+        (_of(F16, F16, F16), AVX512, "transposed in registers"),
+        (_of(BF16, BF16, F32), AVX2, "transposed in registers"),
+        (_of(F32, BF16, F32), PORTABLE, "transposed in registers"),
+        (_of(F16, F32, F32), AVX512, "transposed in registers"),
+        (_of(I8, I8, I32), AVX512_BF16, "multiplied in lanes"),
+        (_of(U8, I8, I8), AVX512_AMX, "multiplied in lanes"),
+        (_of(I16, I16, I32), AVX2, "multiplied in lanes"),
+        # Numbers that are widened while they are packed; an order of its own.
+        (_of(I8, I8, I32), AVX2, ""),
+        (_of(F32, I8, F32), AVX512, ""),
+        (_of(BF16, BF16, F32, bf16_dot=True), AVX512_BF16, ""),
+        (_of(BF16, BF16, F32, bf16_dot=True), AVX512_AMX, ""),
+    ],
+    ids=str,
+)
+def test_columns_of_narrow_numbers(types: Types, isa: Isa, read: str) -> None:
+    limit = min(4, columns_tile(tile_for(sum_type(types), isa), isa, 1).mr)
+    for rows in (1, limit, limit + 1):
+        plan = _typed(rows, 300, 1000, types, made=context(2, isa, parallel_flops=1))
+        check_plan(plan)
+        assert (plan.spec.b is BSource.COLUMNS) == (bool(read) and rows <= limit)
+        if plan.spec.b is BSource.COLUMNS:
+            _because(plan, f"{read} up to {limit} rows")
+            assert isinstance(plan.route, Columns)
+            assert plan.route.b.panel_stride == plan.spec.nr * 1000 * types.b.bytes
+    plan = _typed(1, 300, 1000, types, "CCC", context(isa=isa))
+    assert plan.spec.b is not BSource.COLUMNS
+
+
+def test_columns_of_narrow_numbers_are_staggered_by_their_own_bytes() -> None:
+    half, k = SERVER.l3.size // 2, 16384 // F16.bytes
+    n = half // (k * F16.bytes)
+    for types, cols, depth, expected in (
+        (_of(F16, F16, F16), n + 1, k, True),
+        (_of(F16, F16, F16), n, k, False),
+        (_of(F16, F16, F16), 4 * n, k - 1, False),
+        (_of(F16, F32, F32), n, k, True),
+        (_of(I8, I8, I32), 4 * n, 2 * k, False),
+    ):
+        made = context(isa=AVX512_BF16)
+        plan = _typed(1, cols, depth, types, made=made)
+        assert isinstance(plan.route, Columns)
+        assert plan.route.staggered == expected
+
+
 # -- dot ------------------------------------------------------------------------------------------
 
 
@@ -540,7 +606,7 @@ def test_halves_of_b_are_widened_once_for_many_rows() -> None:
     assert not per_call.spec.widens_panels
     assert per_call.spec.packed is F32
     # Code is found by its symbol.
-    kinds = [plan(m, halves, packed).spec for m in (1, 4 * mr) for packed in (True, False)]
+    kinds = [plan(m, halves, packed).spec for m in (5, 4 * mr) for packed in (True, False)]
     assert len({spec.symbol for spec in kinds}) == len(set(kinds)) == 3
     assert plan(4 * mr, replace(halves, a=F32), True).spec.packed is F16
 

@@ -101,6 +101,16 @@ class Arithmetic:
         return self.group == 1 and _same(self.types.b, self.packed)
 
     @property
+    def reads_columns(self) -> bool:
+        """Whether a contiguous column of B in memory can be read where it is.
+
+        It is one of k-groups, or of numbers that are upconverted once they are read.
+        """
+        # Sums of k-groups of floats depend on their order: they stay with one kernel.
+        exact = self.group == 1 or self.piece.integral
+        return exact and not self.tiles and self.kept is None and _same(self.types.b, self.packed)
+
+    @property
     def for_many_rows(self) -> Arithmetic:
         """The same with halves of B widened once per micropanel, not once per microtile."""
         if self.group > 1 or not self.packed.format:

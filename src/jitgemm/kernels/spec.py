@@ -29,7 +29,7 @@ class BSource(Enum):
     INPLACE = "inplace"
     """The operand itself, rows contiguous, any row stride."""
     COLUMNS = "columns"
-    """The operand itself, columns contiguous: turned in registers, for few rows of A."""
+    """The operand itself, columns contiguous: for few rows of A."""
 
 
 class Bias(Enum):
@@ -177,8 +177,12 @@ class GemmSpec:
             "zero points and requantisation of 32-bit sums": (
                 not corrected or (self.element.integral and self.element.bits == 32)
             ),
-            "a B read in place whose numbers can be": self.b is BSource.PACKED or how.reads_b,
-            "columns of numbers as they are": self.b is not BSource.COLUMNS or how.plain,
+            "a B read in place whose numbers can be": (
+                self.b is not BSource.INPLACE or how.reads_b
+            ),
+            "columns whose numbers can be read in place": (
+                self.b is not BSource.COLUMNS or how.reads_columns
+            ),
             "a matrix unit reads micropanels": not how.tiles or self.b is BSource.PACKED,
             "vectors of at least one number": self.isa.lanes(self.element) > 0,
         }

@@ -21,7 +21,7 @@ from jitgemm.kernels.quantised import sums_at
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, Vec, parameters
 
-__all__ = ["copy_rows", "pack_words", "widen_panel"]
+__all__ = ["add_up", "copy_rows", "pack_words", "widen_panel"]
 
 # Words of depth per strip of the path that moves numbers one by one: down a column only as far as
 # the lines of its neighbours stay near.  8 and 16 are equal within noise, 64 takes twice as long
@@ -193,13 +193,13 @@ class _Panels:
                 for v, cell in enumerate(sums):
                     at = panel + w * spec.panel_row + v * width
                     words = k.load(at, spec.element, spec.lanes)
-                    cell.value = _add_up(k, self.how, words, cell.value, signed=signed)
+                    cell.value = add_up(k, self.how, words, cell.value, signed=signed)
             at = sums_at(spec, panel, self.words)
             for v, cell in enumerate(sums):
                 k.store(at + v * width, cell.value)
 
 
-def _add_up(k: Kernel, how: Arithmetic, words: Vec, total: Vec, *, signed: bool) -> Vec:
+def add_up(k: Kernel, how: Arithmetic, words: Vec, total: Vec, *, signed: bool) -> Vec:
     """``total`` and the numbers of each word, by vectors whatever multiplies words."""
     bits = 8 * words.element.bytes // how.group
     one = sum(1 << (bits * g) for g in range(how.group))
@@ -322,7 +322,7 @@ def _sum(k: Kernel, spec: GemmSpec, how: Arithmetic, row: Ptr, words: Int) -> No
     def add(at: Ptr, mask_of: Int | None) -> None:
         mask = None if mask_of is None else k.mask(mask_of, element, lanes)
         x = k.load(at, element, lanes, mask)
-        total.value = _add_up(k, how, x, total.value, signed=signed)
+        total.value = add_up(k, how, x, total.value, signed=signed)
 
     for w in k.range(0, whole, lanes):
         add(row + w * how.word_bytes, None)

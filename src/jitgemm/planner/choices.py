@@ -82,8 +82,6 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
     """How B is read."""
     if problem.b is None:
         return BSource.PACKED, "B: prepacked micropanels"
-    if not problem.plain:
-        return _by_types(problem, problem.b, context)
     if is_dot(problem):
         return BSource.INPLACE, "one row and one column: a sum in lanes, added in halves"
     if problem.b.swapped:
@@ -91,25 +89,18 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
     return _by_layout(problem, problem.b, context)
 
 
-def _by_types(problem: Problem, b: Operand, context: Context) -> tuple[BSource, str]:
-    """How a B of other numbers than the sums' is read: in place if loads can upconvert it."""
-    how = arithmetic_for(problem.types, problem.element, context.isa)
-    if how.reads_b and not b.swapped and b.col == problem.types.b.bytes:
-        limit, where = _rows_in_place(problem, context)
-        if problem.m <= limit:
-            return BSource.INPLACE, f"B: read in place, {where}; packing pays from {limit + 1} rows"
-    return BSource.PACKED, "B: packed per call, for numbers of another type than the sums'"
-
-
 def _by_layout(problem: Problem, b: Operand, context: Context) -> tuple[BSource, str]:
-    if b.row == problem.unit and b.col != problem.unit:
+    how = arithmetic_for(problem.types, problem.element, context.isa)
+    if b.row == problem.unit_b and b.col != problem.unit_b and how.reads_columns:
         tile = tile_for(problem.element, context.isa, problem.parts)
         most = columns_tile(tile, context.isa, problem.parts).mr
         limit = min(most, context.knob("rhs_turn_rows"))
         if problem.m <= limit and problem.k > 0:
-            why = f"B: its columns are contiguous, transposed in registers up to {limit} rows"
-            return BSource.COLUMNS, why
-    if b.col != problem.unit:
+            read = "transposed in registers" if how.group == 1 else "multiplied in lanes"
+            return BSource.COLUMNS, f"B: its columns are contiguous, {read} up to {limit} rows"
+    if not how.reads_b:
+        return BSource.PACKED, "B: packed per call, for numbers of another type than the sums'"
+    if b.col != problem.unit_b:
         return BSource.PACKED, "B: packed per call, because its rows are not contiguous"
     limit, where = _rows_in_place(problem, context)
     if problem.m <= limit:
@@ -170,7 +161,7 @@ def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
     """
     assert problem.b is not None
     rows, l3 = context.knob("rhs_pack_rows"), context.machine.l3.size
-    size = problem.k * problem.n * problem.parts * problem.types.b.bytes
+    size = problem.k * problem.n * problem.unit_b
     if context.machine.far_l3:
         return _rows_before_far_l3(size, rows, context.machine.l2.size)
     if size > l3 // 2:
@@ -237,9 +228,12 @@ def reads_bias_in_place(problem: Problem) -> bool:
 
 def staggers(problem: Problem, context: Context) -> bool:
     """Whether columns transposed in registers should be staggered, coming from memory."""
-    size = problem.k * problem.n * problem.unit
+    if arithmetic_for(problem.types, problem.element, context.isa).group > 1:
+        # Few columns at a time, each read a line at a time.
+        return False
+    size = problem.k * problem.n * problem.unit_b
     # Columns are a page behind each other: of a walk of a few pages that would be most.
-    long = problem.k * problem.unit >= context.knob("apart_column_bytes")
+    long = problem.k * problem.unit_b >= context.knob("apart_column_bytes")
     return long and size > context.machine.l3.size // 2
 
 
