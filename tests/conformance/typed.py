@@ -7,6 +7,7 @@ floats on converted numbers; neither knows of words, panels or flipped numbers.
 from __future__ import annotations
 
 import ctypes
+import threading
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -23,6 +24,7 @@ from cases import (
     block_sums,
     concluded,
     execute,
+    native,
     same_bits,
     same_bytes,
     summed,
@@ -131,6 +133,12 @@ class TypedCase:
     one_scale: bool = False
     apart: bool = False
     """Columns transposed in registers lag behind each other."""
+    round_blocks: int = 0
+    """Of a split: depth blocks per round; 0: no split.  Chunks of rows are those copied."""
+    range_blocks: int = 1
+    adding_rows: int = 1
+    """Of a split: rows whose block sums a ticket adds."""
+    threads: int = 1
 
     def _operands(self, x: Operands) -> dict[str, Array]:
         types, epilogue, swap = self.spec.types, self.spec.epilogue, self.swap
@@ -244,11 +252,13 @@ class TypedCase:
             "depth_per_slice": max(words, 1), "slices": 1, "depth_step": max(words, 1),
             "cols_per_block": block * spec.nr, "blocks": -(-all_panels // block),
             "pack_chunks": block if packs else 0, "pack_cols": spec.nr, "direct": int(self.direct),
-            "row_streaming": 0, "staggered": int(self.apart),
+            "row_streaming": 0, "staggered": int(self.apart), "round_blocks": 0, "copied_rows": 0,
             **{f"swap_{name}": int(letter in self.swap) for name, letter in
                (("a", "a"), ("b", "b"), ("c", "c"), ("d", "d"), ("bias", "v"))},
         }  # fmt: skip
-        if not self._reads_in_place():
+        if self.round_blocks:
+            self._split(x, job, all_panels)
+        elif not self._reads_in_place():
             # A word for the row's sum, and some more.
             row = -(-(words + 3) * how.word_bytes // 8) * 8
             region = -(-self.row_tiles * tile_rows * row // 64) * 64
@@ -268,6 +278,31 @@ class TypedCase:
             job["bias_col"] = 0 if kind is Bias.ROW else bias.strides[1]
         self._points(x, job, given)
         return x, x.record(JOB, job, whole=True), d, want
+
+    def _split(self, x: Operands, job: dict[str, Any], panels: int) -> None:
+        """Where each thread packs a depth block, and where block sums rest."""
+        spec, block = self.spec, self.spec.element.depth_block
+        region = 0
+        if spec.b is BSource.PACKED:
+            job["panel_stride"] = spec.panel_bytes(block)
+            region = panels * job["panel_stride"]
+        if not self._reads_in_place():
+            row = -(-(block + 3) * spec.arithmetic.word_bytes // 8) * 8
+            job |= {"a_row": row, "a_tile": job["tile_rows"] * row}
+            job["copied_rows"] = job["rows_per_chunk"]
+            region += job["copied_rows"] * row
+        region = -(-region // 64) * 64
+        job["workspace_b_stride"] = region
+        job["packed"] = _workspace(x, "packed", self.threads * region)
+        stride = -(-self.m * self.n * spec.element.bytes // 64) * 64
+        job["workspace_a"] = _workspace(x, "sums", (self.round_blocks + 1) * stride)
+        rows = self.adding_rows
+        job |= {
+            "sums_row": self.n * spec.element.bytes, "sums_stride": stride,
+            "round_blocks": self.round_blocks, "range_blocks": self.range_blocks,
+            "ranges": -(-self.round_blocks // self.range_blocks),
+            "rows_per_chunk": rows, "row_chunks": -(-self.m // rows),
+        }  # fmt: skip
 
     def _points(self, x: Operands, job: dict[str, Any], given: dict[str, Array]) -> None:
         """Zero points as the microkernel sees A and B, scales, and the bounds of the result."""
@@ -300,6 +335,19 @@ class TypedCase:
             sides.append(x)
         if sides:
             same_bytes(sides, str(self))
+
+    def check_threads(self, function: Function) -> None:
+        """Run machine code on several threads."""
+        x, job, d, want = self.build()
+        call = native(self.spec, function)
+        workers = [threading.Thread(target=call, args=(job, i)) for i in range(1, self.threads)]
+        for worker in workers:
+            worker.start()
+        call(job, 0)
+        for worker in workers:
+            worker.join()
+        self._compare(d, want, str(self))
+        assert x.written["counters"][COUNTERS.slot("done")] > 0
 
     def _compare(self, got: Array, want: Array, why: str) -> None:
         out = self.spec.types.out

@@ -442,11 +442,74 @@ def test_a_small_result_with_a_deep_sum_is_split() -> None:
     assert _splits(replace(_deep(), strict=True), context(4))
 
 
+@pytest.mark.parametrize(
+    "types, isa, source, copies",
+    [
+        (_of(F16, F16, F16), AVX512, BSource.INPLACE, True),
+        (_of(F32, BF16, F32), AVX2, BSource.INPLACE, False),
+        (_of(I8, I8, I32), AVX512_BF16, BSource.PACKED, True),
+        (_of(U8, I8, I8), AVX512_AMX, BSource.PACKED, False),
+        (_of(I16, I16, I16), AVX2, BSource.PACKED, False),
+        (_of(I32, F64, F64), PORTABLE, BSource.INPLACE, True),
+    ],
+    ids=str,
+)
+def test_a_deep_sum_of_narrow_numbers_is_split(
+    types: Types, isa: Isa, source: BSource, *, copies: bool
+) -> None:
+    made = context(4, isa)
+    for m, n, k in ((8, 10, 100_000), (700, 9, 40_000), (1, 40, 32_768)):
+        plan = _typed(m, n, k, types, "CCC", made)
+        check_split(plan)
+        assert isinstance(plan.route, SplitDepth)
+        # Sums of integers have no order: vectors take the place of a matrix unit.
+        assert plan.spec.b is source or m > 8
+        assert not plan.spec.tiles
+        assert (plan.route.bounds.copied_rows > 0) == copies
+        assert "added in ascending order" in explain(plan, SERVER)
+    odd = _typed(8, 10, 100_001, types, "CCC", made)
+    assert isinstance(odd.route, SplitDepth)
+    assert (odd.route.bounds.copied_rows > 0) == (copies or odd.spec.arithmetic.group > 1)
+    assert _typed(8, 10, 1000, types, "CCC", made).problem.k == 1000
+
+
+def test_deep_sums_that_stay_on_one_thread() -> None:
+    """An order of its own; bytes that only a copy would turn; a bias read side by side only."""
+    dots = _of(BF16, BF16, F32, bf16_dot=True)
+    for isa in (AVX512_BF16, AVX512_AMX, AVX2):
+        assert not isinstance(
+            _typed(8, 10, 100_000, dots, "CCC", context(4, isa)).route, SplitDepth
+        )
+    halves = _typed(8, 10, 100_000, _of(F16, F16, F16), "CCC", context(4)).problem
+    narrow = _typed(8, 10, 100_000, _of(F32, F32, F16), "CCC", context(4)).problem
+    column = Epilogue(bias=Bias.COLUMN)
+    for p, expected in (
+        (replace(halves, a=replace(halves.a, swapped=True)), True),
+        (narrow, True),
+        (replace(narrow, a=replace(narrow.a, swapped=True)), False),
+        (replace(halves, bias=Operand(0, 2), epilogue=column), True),
+        (replace(halves, bias=Operand(0, 4), epilogue=column), False),
+    ):
+        assert _splits(p, context(4)) == expected
+
+
+def test_deep_columns_whose_sums_are_wanted_are_packed() -> None:
+    made = context(4, AVX512_BF16)
+    for types, source in (
+        (_of(I8, I8, I32), BSource.PACKED),
+        (_of(U8, I8, I32), BSource.COLUMNS),
+        (_of(I16, I16, I32), BSource.COLUMNS),
+    ):
+        plan = _typed(2, 10, 100_000, types, "CFC", made)
+        check_split(plan)
+        assert plan.spec.b is source
+
+
 def check_split(plan: GemmPlan) -> None:
     """Every depth block is summed once, in a place of its own; every row is added by one ticket."""
     assert isinstance(plan.route, SplitDepth)
     p, bounds, b = plan.problem, plan.route.bounds, plan.blocking
-    blocks = -(-p.k // plan.spec.element.depth_block)
+    blocks = -(-plan.k_groups // plan.spec.element.depth_block)
     assert 1 <= bounds.round_blocks <= blocks
     rounds = -(-blocks // bounds.round_blocks)
     summed: Counter[int] = Counter()
@@ -468,12 +531,21 @@ def check_split(plan: GemmPlan) -> None:
     assert plan.workspace_b >= plan.threads * bounds.workspace_b_stride
     spec, panels = plan.spec, -(-p.n * p.parts // plan.spec.nr)
     if spec.b is BSource.PACKED:
-        assert plan.route.b.panel_stride == spec.panel_row * spec.element.depth_block
-        assert bounds.workspace_b_stride >= panels * plan.route.b.panel_stride
+        assert plan.route.b.panel_stride == spec.panel_bytes(spec.element.depth_block)
+        packed = panels * plan.route.b.panel_stride
     else:
-        assert bounds.workspace_b_stride == 0
+        packed = 0
+    assert bounds.workspace_b_stride >= packed + bounds.copied_rows * plan.route.a.a_row
+    assert bounds.workspace_b_stride > 0 or spec.b is not BSource.PACKED
     assert (b.group, b.tile_rows) in spec.tile.variants()
-    assert plan.route.a.a_tile == b.tile_rows * p.a.row
+    assert plan.route.a.a_tile == b.tile_rows * plan.route.a.a_row
+    if bounds.copied_rows:
+        assert not spec.arithmetic.plain
+        assert bounds.copied_rows % b.tile_rows == 0 or bounds.copied_rows == p.m
+        steps = spec.element.depth_block + int(spec.sums_columns)
+        assert plan.route.a.a_row >= steps * spec.unit
+    else:
+        assert plan.route.a.a_row == p.a.row
 
 
 @settings(deadline=None, max_examples=200, database=None)

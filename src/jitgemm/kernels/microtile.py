@@ -69,8 +69,11 @@ def _direct(spec: GemmSpec) -> Function:
     ) -> None:
         records = JOB.view(k, job_at), TILE.view(k, tile_at)
         if spec.spills_to_buffer:
-            records[1].set("partial", k.scratch(_buffer_bytes(spec)))
-            records[1].set("partial_row", widest_row(spec))
+            space = k.scratch(_buffer_bytes(spec))
+            # Block sums of a split have a place of their own.
+            for _ in k.when(records[0].int("round_blocks").equals(0)):
+                records[1].set("partial", space)
+                records[1].set("partial_row", widest_row(spec))
         run = _down_columns if spec.b is BSource.COLUMNS else _by_blocks
         run(k, spec, records, (a, b, variant), (p0, p1))
 

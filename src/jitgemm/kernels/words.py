@@ -223,16 +223,16 @@ def _pairs(k: Kernel, x: Vec, y: Vec) -> Vec:
 
 
 def pack_words(spec: GemmSpec) -> Function:
-    """Pack columns ``j0 .. j1`` of the job's B, over its whole depth."""
+    """Pack columns ``j0 .. j1`` and depth ``p0 .. p1`` of the job's B, in k-groups."""
     spec = spec.in_memory
 
     def body(k: Kernel, job_at: Ptr, target: Ptr, j0: Int, j1: Int, p0: Int, p1: Int) -> None:
         job = JOB.view(k, job_at)
         rs, cs = job.int("b_row"), job.int("b_col")
-        at, swap = job.pointer("b") + j0 * cs, job.int("swap_b").differs(0)
-        # The caller's range of words is the whole depth: words are counted here again.
-        del p0, p1
-        source = Source(at, cs, rs, j1 - j0, job.int("k_numbers"), swap=swap)
+        group, swap = spec.arithmetic.group, job.int("swap_b").differs(0)
+        first, last = p0 * group, k.min(p1 * group, job.int("k_numbers"))
+        at = job.pointer("b") + j0 * cs + first * rs
+        source = Source(at, cs, rs, j1 - j0, last - first, swap=swap)
         _Panels(k, spec, source, (target, job.int("panel_stride"))).write()
 
     params = parameters("job* target* j0 j1 p0 p1")

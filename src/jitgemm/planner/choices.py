@@ -126,7 +126,8 @@ def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     elif problem.b is not None and problem.n * problem.parts <= isa.lanes(problem.element):
         tile = slim_tile(tile)
     # A unit that rounds has an order of its own, which must not depend on how many rows there are.
-    unit = packed and (problem.m >= context.knob("matrix_rows") or not problem.element.integral)
+    many = problem.m >= context.knob("matrix_rows") and not splits(problem, context)
+    unit = packed and (many or not problem.element.integral)
     rows = packed and problem.m >= _TILES_TO_UPCONVERT * tile.mr
     how = arithmetic_for(problem.types, problem.element, isa, unit=unit, rows=rows)
     if how.tiles:
@@ -223,7 +224,8 @@ def reads_bias_in_place(problem: Problem) -> bool:
     A number for all elements may come as one per column, all of them the same one in memory.
     """
     bias, per_row = problem.bias, problem.epilogue.bias is Bias.ROW
-    return bias is None or (not bias.swapped and (per_row or bias.col == problem.unit))
+    unit = problem.parts * problem.types.bias.bytes
+    return bias is None or (not bias.swapped and (per_row or bias.col == unit))
 
 
 def staggers(problem: Problem, context: Context) -> bool:
@@ -240,13 +242,12 @@ def staggers(problem: Problem, context: Context) -> bool:
 def splits(problem: Problem, context: Context) -> bool:
     """Whether the depth should be shared among threads, a small result being too few tiles."""
     m, n = problem.m, problem.n
-    if (
-        problem.b is None
-        or not problem.plain
-        or is_dot(problem)
-        or problem.a.swapped
-        or problem.k < context.knob("split_depth")
-    ):
+    how = arithmetic_for(problem.types, problem.element, context.isa)
+    # Only rows that are copied can be put in order.
+    foreign = problem.a.swapped and how.plain
+    if problem.b is None or is_dot(problem) or foreign or problem.types.bf16_dot:
+        return False
+    if problem.k < context.knob("split_depth"):
         return False
     if not is_direct(problem, 1)[0]:
         return False
