@@ -133,6 +133,10 @@ class TypedCase:
     one_scale: bool = False
     apart: bool = False
     """Columns transposed in registers lag behind each other."""
+    strided: bool = False
+    """A is read where it lies, by its own strides."""
+    sweep: bool = False
+    """Few rows stream the rows of B."""
     round_blocks: int = 0
     """Of a split: depth blocks per round; 0: no split.  Chunks of rows are those copied."""
     range_blocks: int = 1
@@ -178,9 +182,13 @@ class TypedCase:
             return self._exact(native, given, f)
         wide = {n: converted(kinds[n], spec.element, x) if kinds[n] is not spec.element else x
                 for n, x in native.items()}  # fmt: skip
-        sums = block_sums(spec, f, wide["a"], wide["b"])
-        value = concluded(spec, f, summed(spec, sums), c=wide.get("c"), bias=wide.get("bias"))
+        total = self.total(f, wide["a"], wide["b"])
+        value = concluded(spec, f, total, c=wide.get("c"), bias=wide.get("bias"))
         return value if types.out is spec.element else converted(spec.element, types.out, value)
+
+    def total(self, f: Factors, a: Array, b: Array) -> Array:
+        """The sums of floats in the order of the contract."""
+        return summed(self.spec, block_sums(self.spec, f, a, b))
 
     def _exact(self, native: dict[str, Array], given: dict[str, Array], f: Factors) -> Array:
         spec, epilogue, out = self.spec, self.spec.epilogue, self.spec.types.out
@@ -235,7 +243,8 @@ class TypedCase:
         panel = spec.panel_bytes(max(words, 1)) if packs else spec.nr * b.strides[1]
         job: dict[str, Any] = {
             "a": x.add("a", a), "source_row": a.strides[0], "source_col": a.strides[1],
-            "a_row": a.strides[0], "a_col": how.word_bytes, "a_tile": tile_rows * a.strides[0],
+            "a_row": a.strides[0], "a_tile": tile_rows * a.strides[0],
+            "a_col": a.strides[1] if self.strided else how.word_bytes,
             "rows_ahead": rows, "pack_a": 0,
             # Shuffles of packing pick from whole vectors; whoever reads in place does not.
             "b": add_span(x, "b", b) if packs else x.add("b", b),
@@ -252,13 +261,14 @@ class TypedCase:
             "depth_per_slice": max(words, 1), "slices": 1, "depth_step": max(words, 1),
             "cols_per_block": block * spec.nr, "blocks": -(-all_panels // block),
             "pack_chunks": block if packs else 0, "pack_cols": spec.nr, "direct": int(self.direct),
-            "row_streaming": 0, "staggered": int(self.apart), "round_blocks": 0, "copied_rows": 0,
+            "row_streaming": int(self.sweep), "staggered": int(self.apart),
+            "round_blocks": 0, "copied_rows": 0,
             **{f"swap_{name}": int(letter in self.swap) for name, letter in
                (("a", "a"), ("b", "b"), ("c", "c"), ("d", "d"), ("bias", "v"))},
         }  # fmt: skip
         if self.round_blocks:
             self._split(x, job, all_panels)
-        elif not self._reads_in_place():
+        elif not self.strided and not self._reads_in_place():
             # A word for the row's sum, and some more.
             row = -(-(words + 3) * how.word_bytes // 8) * 8
             region = -(-self.row_tiles * tile_rows * row // 64) * 64

@@ -400,6 +400,27 @@ def test_a_dot_product_is_one_whatever_its_operands() -> None:
         assert plan.spec.b is (BSource.PACKED if other.b is None else BSource.INPLACE)
 
 
+def test_a_dot_product_of_halves() -> None:
+    """A rule about types as well: floats of the sums' type and halves, whatever the result."""
+    for types, expected in (
+        (_of(F16, F16, F16), True), (_of(BF16, F16, F32), True), (_of(F32, BF16, F32), True),
+        (_of(F16, F64, F64), True), (_of(F32, F32, F16), True), (_of(BF16, BF16, F32), True),
+        (_of(F32, F64, F64), False), (_of(I16, F32, F32), False), (_of(I8, I8, I32), False),
+        (_of(I32, I32, I32), True), (_of(I32, I32, I16), False),
+        (_of(BF16, BF16, F32, bf16_dot=True), False),
+    ):  # fmt: skip
+        plan = _typed(1, 1, 1000, types)
+        assert isinstance(plan.route, Dot) == expected, types
+        for other in (
+            replace(plan.problem, b=None), replace(plan.problem, k=1 << 20),
+            replace(plan.problem, a=replace(plan.problem.a, swapped=True, col=-12)),
+        ):  # fmt: skip
+            assert _is_dot(other) == expected, types
+        assert not _is_dot(replace(plan.problem, strict=True))
+        names = {f.name for f in gemm_functions(plan.spec)}
+        assert any(name.endswith("_dot") for name in names) == expected
+
+
 # -- split ----------------------------------------------------------------------------------------
 
 
@@ -493,16 +514,31 @@ def test_deep_sums_that_stay_on_one_thread() -> None:
         assert _splits(p, context(4)) == expected
 
 
-def test_deep_columns_whose_sums_are_wanted_are_packed() -> None:
+def test_deep_columns_whose_sums_are_wanted_are_walked_whole() -> None:
     made = context(4, AVX512_BF16)
-    for types, source in (
-        (_of(I8, I8, I32), BSource.PACKED),
-        (_of(U8, I8, I32), BSource.COLUMNS),
-        (_of(I16, I16, I32), BSource.COLUMNS),
-    ):
-        plan = _typed(2, 10, 100_000, types, "CFC", made)
-        check_split(plan)
-        assert plan.spec.b is source
+    for types, split in (
+        (_of(I8, I8, I32), False), (_of(U8, I8, I32), True), (_of(I16, I16, I32), True),
+    ):  # fmt: skip
+        for n in (1, 10):
+            plan = _typed(2, n, 100_000, types, "CFC", made)
+            assert plan.spec.b is BSource.COLUMNS
+            if split:
+                check_split(plan)
+            else:
+                assert isinstance(plan.route, Columns)
+                check_plan(plan)
+
+
+def test_one_column_of_k_groups_is_not_packed() -> None:
+    for m, n, types, source in (
+        (1, 1, _of(I8, I8, I32), BSource.COLUMNS), (4, 1, _of(I16, I16, I32), BSource.COLUMNS),
+        (1, 2, _of(I8, I8, I32), BSource.PACKED), (3, 1, _of(F16, F16, F16), BSource.INPLACE),
+    ):  # fmt: skip
+        assert _typed(m, n, 1000, types, "CCC", context(isa=AVX512_BF16)).spec.b is source
+    # Many rows and one column are one row and many columns.
+    plan = _typed(50, 1, 1000, _of(I8, I8, I32), "CCC", context(isa=AVX512_BF16))
+    assert plan.exchanged
+    assert plan.spec.b is BSource.COLUMNS
 
 
 def check_split(plan: GemmPlan) -> None:

@@ -43,6 +43,15 @@ class Types:
         """Those of the product with A and B exchanged."""
         return replace(self, a=self.b, b=self.a)
 
+    def sum_in_lanes(self, element: ElementType) -> bool:
+        """Whether one row times one column is summed in lanes (``kernels.dot``).
+
+        A and B are numbers of the sums' type or halves, whose sums are rounded all the same.
+        """
+        if self.bf16_dot or (element.integral and not self.plain(element)):
+            return False
+        return all(_same(x, element) or bool(x.format) for x in (self.a, self.b))
+
     def plain(self, element: ElementType) -> bool:
         """Whether every operand holds numbers of ``element``, up to signs."""
         every = (self.a, self.b, self.c, self.bias, self.out)

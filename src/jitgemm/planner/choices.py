@@ -91,7 +91,9 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
 
 def _by_layout(problem: Problem, b: Operand, context: Context) -> tuple[BSource, str]:
     how = arithmetic_for(problem.types, problem.element, context.isa)
-    if b.row == problem.unit_b and b.col != problem.unit_b and how.reads_columns:
+    # One column is contiguous either way; for k-groups it is the way that saves packing.
+    several = b.col != problem.unit_b or (problem.n == 1 and how.group > 1)
+    if b.row == problem.unit_b and several and how.reads_columns:
         tile = tile_for(problem.element, context.isa, problem.parts)
         most = columns_tile(tile, context.isa, problem.parts).mr
         limit = min(most, context.knob("rhs_turn_rows"))
@@ -111,9 +113,10 @@ def _by_layout(problem: Problem, b: Operand, context: Context) -> tuple[BSource,
 def is_dot(problem: Problem) -> bool:
     """Whether a sum in lanes is wanted: the only route with an order of its own.
 
-    A rule about shapes alone, so that strides, threads and packing do not show in the bits.
+    A rule about shapes and types alone, so that strides, threads and packing do not show in the
+    bits.
     """
-    one = problem.m == 1 and problem.n == 1 and problem.plain
+    one = problem.m == 1 and problem.n == 1 and problem.types.sum_in_lanes(problem.element)
     return one and problem.k > 1 and not problem.strict
 
 
@@ -210,10 +213,8 @@ def is_direct(problem: Problem, k_groups: int) -> tuple[bool, str]:
 
 def streams_rows(problem: Problem, context: Context) -> bool:
     """Whether few rows should stream the rows of a B read in place, not walk down its columns."""
-    if not problem.plain:
-        return False
-    size = problem.k * problem.n * problem.unit
-    long_rows = problem.n * problem.unit >= context.knob("sweep_row_bytes")
+    size = problem.k * problem.n * problem.unit_b
+    long_rows = problem.n * problem.unit_b >= context.knob("sweep_row_bytes")
     enough = problem.m <= SWEEP_ROWS and long_rows and size > context.machine.l2.size
     return 0 < problem.k and enough and reads_bias_in_place(problem)
 

@@ -112,7 +112,9 @@ class GemmPlan:
 
 def _route(draft: Draft) -> Route:
     problem, source, context = draft.problem, draft.spec.b, draft.context
-    if splits(problem, context):
+    # Sums of columns that are read in place are those of whole columns.
+    whole = source is BSource.COLUMNS and draft.spec.epilogue.zero_a
+    if splits(problem, context) and not whole:
         return SplitDepth.plan(draft)
     if is_dot(problem):
         return Dot.plan(draft)
@@ -146,9 +148,6 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     depth = min(oriented.k, oriented.element.depth_block) if deep else oriented.k
     source, how_b = b_source(replace(oriented, k=depth), context)
     spec = spec_for(oriented, source, context)
-    if deep and source is BSource.COLUMNS and spec.epilogue.zero_a:
-        source, how_b = BSource.PACKED, "B: packed per depth block, with the sums of its columns"
-        spec = spec_for(oriented, source, context)
     how = () if spec.arithmetic.plain else (str(spec.arithmetic),)
     threads = 1 if is_dot(oriented) else threads_for(oriented.operations, context)
     draft = Draft(oriented, spec, context, threads)
