@@ -20,6 +20,14 @@ _PAGE = 4096
 # Microtiles down the rows from which upconverting a micropanel first pays: an estimate, from about
 # four cycles per depth step against two lost in each microtile; 5 of them gained a tenth.
 _TILES_TO_UPCONVERT = 4
+# How often columns of narrow numbers are walked, for as many rows each time as a tile has, before
+# packing them pays: it takes several times as long as packing floats.  us with 4 walks of 4 rows
+# and packed, 16 rows times 512^2, 1024^2, 4096^2: f16 67 and 115, 264 and 499, 4900 and 8500; bf16
+# 57 and 116, 234 and 489, 4600 and 8400; i8 14 and 14, 58 and 61, 1220 and 1330; i16 24 and 24, 86
+# and 108, 2850 and 2890; with 3 walks, 12 rows: i8 11 and 12, 45 and 52, 860 and 1170; i16 16 and
+# 20, 67 and 91, 2350 and 2540.  More than 4 walks are more than one chunk of rows (AVX-512, one
+# thread, lowest of 15 calls, busy Zen 5 VM, 2026-12-01).
+_WALKS_OF_HALVES, _WALKS_OF_K_GROUPS = 4, 3
 # What an element of D that is scattered costs, in multiply-adds of a vector, and an element of B
 # that is transposed while it is packed.  Where A is column-major, time as given over time exchanged
 # (in brackets what `_gain_exchanged` says before the first of these is taken off): f32
@@ -97,6 +105,8 @@ def _by_layout(problem: Problem, b: Operand, context: Context) -> tuple[BSource,
         tile = tile_for(problem.element, context.isa, problem.parts)
         most = columns_tile(tile, context.isa, problem.parts).mr
         limit = min(most, context.knob("rhs_turn_rows"))
+        if problem.types.b.bytes < problem.element.bytes:
+            limit *= _WALKS_OF_HALVES if how.group == 1 else _WALKS_OF_K_GROUPS
         if problem.m <= limit and problem.k > 0:
             read = "transposed in registers" if how.group == 1 else "multiplied in lanes"
             return BSource.COLUMNS, f"B: its columns are contiguous, {read} up to {limit} rows"
