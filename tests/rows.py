@@ -96,14 +96,15 @@ def distinct_rows() -> list[Row]:
 
 
 def typed_spec(
-    isa: Isa, types: Types, epilogue: Epilogue = _PLAIN, *, vectors: bool = False
-) -> GemmSpec:
+    isa: Isa, types: Types, epilogue: Epilogue = _PLAIN, *, vectors: bool = False,
+    source: BSource = BSource.PACKED,
+) -> GemmSpec:  # fmt: skip
     """The kernel of a product of these types, as the planner would ask for it.
 
     ``vectors``: for few rows, which no matrix unit multiplies.
     """
     element = sum_type(types)
-    units = tiled(types, isa)
+    units = tiled(types, isa) if source is BSource.PACKED else None
     if units is not None and not vectors:
         tile = registry.matrix_tile(registry.tile_for(element, isa), isa)
         return GemmSpec(element, isa, tile, BSource.PACKED, epilogue, 1, units)
@@ -111,4 +112,6 @@ def typed_spec(
     # A number flipped is one with another zero point.
     epilogue = replace(epilogue, zero_a=epilogue.zero_a or how.flip)
     tile = registry.tile_for(element, isa)
-    return GemmSpec(element, isa, tile, BSource.PACKED, epilogue, 1, how)
+    if source is BSource.COLUMNS:
+        tile = registry.columns_tile(tile, isa, 1)
+    return GemmSpec(element, isa, tile, source, epilogue, 1, how)

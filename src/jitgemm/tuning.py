@@ -115,7 +115,8 @@ KNOBS = {
             "rhs_turn_rows",
             4,
             0,
-            "rows of A up to which a B with contiguous columns is turned in registers, not packed",
+            "rows of A up to which a B with contiguous columns is turned in registers, not packed; "
+            "one of halves up to 4 times as many, of 8- and 16-bit integers 3 times",
             "benchmarks/knobs.py, Zen 5 VM, 2026-11-30: 4 rows, as many as a tile has, 1.3 to 2.3 "
             "times as fast as packing from 64 x 64 to 4096 x 4096",
         ),

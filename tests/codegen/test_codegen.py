@@ -162,8 +162,8 @@ def test_different_specs_have_different_names_and_units() -> None:
         ({"epilogue": Epilogue(scale=Scale.ROW)}, "32-bit sums"),
         ({"arithmetic": Arithmetic(Types(F32, F16, F32, F32, F32), F32, F32)}, "read in place"),
         (
-            {"b": BSource.COLUMNS, "arithmetic": Arithmetic(Types(F32, F16, *[F32] * 3), F32, F16)},
-            "columns of numbers",
+            {"b": BSource.COLUMNS, "arithmetic": Arithmetic(Types(F32, F16, *[F32] * 3), F32, F32)},
+            "columns whose numbers",
         ),
         ({"arithmetic": replace(Arithmetic.plain_of(F32), tiles=True)}, "micropanels"),
     ],

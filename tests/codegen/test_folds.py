@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from assembly import Loop, functions_of, loops_of, microkernels, tile_loops_of
+from assembly import Loop, assembly_of, functions_of, loops_of, microkernels, tile_loops_of
 
 from jitgemm.isa import tables
 from jitgemm.isa.tables import Isa
@@ -15,8 +15,10 @@ from jitgemm.isa.types import BF16, F16, F32, I8, I16, I32, U8, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available, host
 from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.columndots import column_dots
 from jitgemm.kernels.expression import ACTIVATIONS
-from jitgemm.kernels.spec import Bias, Epilogue, GemmSpec, Scale
+from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
+from jitgemm.kernels.turned import turned_tile
 from rows import typed_spec
 
 pytestmark = pytest.mark.skipif(host().arch != "x86_64", reason="reads x86 assembly")
@@ -105,6 +107,49 @@ def test_pairs_are_folded_by_one_instruction(isa: Isa, a: ElementType, b: Elemen
         assert loop.count(r"\bv?paddd\b") == pairs, what
         assert not pairs or isa not in FOURS, what
         _is_clean(loop, what)
+
+
+COLUMNS = [
+    pytest.param(isa, a, b, id=f"{isa.name}-{a}-{b}")
+    for isa in FUSED
+    for a, b in ((I16, I16), *[(I8, I8), (U8, I8), (I8, U8)][: 3 * (isa in FOURS)])
+]
+
+
+@pytest.mark.parametrize("isa, a, b", COLUMNS)
+def test_columns_of_k_groups_are_multiplied_by_the_vector(
+    isa: Isa, a: ElementType, b: ElementType
+) -> None:
+    """A load and an instruction per row for each column; one more for the column's own sum."""
+    spec = typed_spec(isa, Types(a, b, I32, I32, I32), source=BSource.COLUMNS)
+    every = {rows: column_dots(spec, rows) for rows in range(1, spec.tile.mr + 1)}
+    code = assembly_of(spec, list(every.values()))
+    for rows, function in every.items():
+        sums = rows + spec.epilogue.zero_a
+        (loop,) = loops_of(code[function.name])
+        columns, rest = divmod(loop.folds, sums)
+        assert rest == 0
+        assert 2 <= columns <= 8, rows
+        assert loop.loads <= rows + columns * sums, rows
+        assert not loop.shuffles, rows
+        _is_clean(loop, str(rows))
+
+
+@pytest.mark.parametrize("half", [BF16, F16], **named)
+@pytest.mark.parametrize("isa", FUSED, **named)
+def test_halves_in_columns_are_transposed_two_at_a_time(isa: Isa, half: ElementType) -> None:
+    """As many shuffles as for floats serve twice the depth; a column's line is loaded once."""
+    spec = typed_spec(isa, Types(*[half] * 5), source=BSource.COLUMNS)
+    floats = typed_spec(isa, Types.of(F32), source=BSource.COLUMNS)
+    moves = r"\tv?p?(unpck|shuf|perm2|insert)"
+    counts = []
+    for each in (spec, floats):
+        function = turned_tile(each, 1, apart=False)
+        code = Loop(tuple(assembly_of(each, [function])[function.name]))
+        counts.append((code.count(moves), code.multiplications))
+    (narrow, steps), (wide, half_as_many) = counts
+    assert narrow <= 1.1 * wide
+    assert steps >= 1.5 * half_as_many
 
 
 @pytest.mark.parametrize("half", [BF16, F16], **named)

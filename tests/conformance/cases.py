@@ -115,6 +115,8 @@ def unit(spec: GemmSpec) -> compiler.Unit:
     def functions() -> list[Function]:
         if spec.tiles:
             micros = [matrix_microkernel(spec, panels) for panels, _ in spec.tile.groups]
+        elif spec.b is BSource.COLUMNS and not spec.arithmetic.plain:
+            micros = []  # their walks have no microkernel
         else:
             micros = [microkernel(spec, panels, rows) for panels, rows in spec.tile.variants()]
         return [*gemm_functions(spec), *micros]

@@ -7,6 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from cases import (
+    CLIPPED,
+    MAPPED,
+    PLACED,
+    PLAIN,
     TURNED_ALPHA,
     TURNED_BETA,
     Array,
@@ -22,12 +26,27 @@ from cases import (
     specs,
 )
 from products import Case
+from typed import TypedCase
 
+from jitgemm.isa.types import BF16, F16, F32, F64
+from jitgemm.jit.target import available
 from jitgemm.kernels import registry
+from jitgemm.kernels.arithmetic import Types
 from jitgemm.kernels.dot import dot
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 from order import ascending, lane_sums
+from rows import distinct_sets, typed_spec
 
+FLOATS = [i for i in distinct_sets() if available(i)]
+HALVES = [
+    pytest.param(s, id=s.symbol)
+    for isa in FLOATS
+    for a, b, out, epilogue in (
+        (F16, F16, F16, MAPPED), (BF16, BF16, BF16, CLIPPED), (F32, F16, F32, PLAIN),
+        (BF16, F16, F32, PLACED), (F16, F64, F64, PLAIN), (F32, F32, BF16, MAPPED),
+    )
+    for s in [typed_spec(isa, Types(a, b, out, out, out), epilogue, source=BSource.INPLACE)]
+]  # fmt: skip
 SPECS = specs([BSource.PACKED, BSource.INPLACE])
 RICH = rich(SPECS)
 LANE_BYTES = 256
@@ -114,6 +133,36 @@ def test_every_set_gives_the_same_bits(name: str, fused: bool, parts: int) -> No
             results[f"{isa.name} {compiled=}"] = d.tobytes()
     assert len(results) >= 2
     assert len(set(results.values())) == 1, results
+
+
+@dataclass(frozen=True)
+class TypedDotCase(TypedCase):
+    """A product of one element of halves, or with some."""
+
+    strided: bool = True
+
+    def total(self, f: Factors, a: Array, b: Array) -> Array:
+        """In the order of lanes."""
+        with np.errstate(all="ignore"):
+            return dot_sum(self.spec, f, a, b)
+
+
+@pytest.mark.parametrize("spec", HALVES)
+def test_halves_are_summed_as_what_they_become(spec: GemmSpec) -> None:
+    """Around a round of the lanes, by strides, in foreign byte order, over several blocks."""
+    lanes = _lanes(spec)
+    case = TypedDotCase(spec, 1, 1, 1, layout_b="cols")
+    for depth in (1, 2, lanes - 1, lanes, lanes + 1, 3 * lanes + lanes // 2 + 1):
+        replace(case, depth=depth).check(dot(spec))
+    odd = replace(case, depth=2 * lanes + 3)
+    for layout_a, layout_b, swap in (
+        ("both", "cols", ""), ("cols", "both", ""), ("rows", "cols", "ab"),
+        ("both", "both", "abcdv"),
+    ):  # fmt: skip
+        replace(odd, layout_a=layout_a, layout_b=layout_b, swap=swap).check(dot(spec))
+    deep = spec.element.depth_block * lanes
+    for depth in (deep, 2 * deep + 5):
+        replace(case, depth=depth).check(dot(spec), machine_only=True)
 
 
 @pytest.mark.parametrize("spec", SPECS)

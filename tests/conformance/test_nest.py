@@ -26,6 +26,7 @@ from cases import (
 )
 from products import Case
 
+from jitgemm.kernels import nest as nest_module
 from jitgemm.kernels.job import JOB
 from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.operands import pack_b
@@ -218,6 +219,40 @@ def test_sweeps(spec: GemmSpec) -> None:
     replace(case, m=1, n=2, k=3, tile_rows=1, zeros=True).check(nest(spec))
     if spec.epilogue != PLAIN:
         replace(case, n=3, k=spec.element.depth_block + 9).check(nest(spec))
+
+
+def _packed_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often the nest packs rows of A for a case, which it also does right."""
+    calls, function = [], nest_module.pack_a(case.spec)
+
+    def body(k: Any, *args: Any) -> None:
+        calls.append(1)
+        function.body(k, *args)
+
+    counted = replace(function, body=body)
+    with monkeypatch.context() as patch:
+        patch.setattr(nest_module, "pack_a", lambda _: counted)
+        x, job, d, want = case.build()
+        execute(case.spec, nest(case.spec), x, [job, 0], compiled=False)
+    same_bits(d, want, str(case))
+    return len(calls)
+
+
+@pytest.mark.parametrize("spec", [p for p in RICH if p.values[0].isa.interpreted])
+def test_rows_are_packed_once_for_all_columns(
+    spec: GemmSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread knows what its region holds: chunks of columns follow each other."""
+    mr, width, block = spec.tile.mr, spec.nr // spec.parts, spec.element.depth_block
+    case = Case(spec, 2 * mr + 1, 2 * width + 1, block + 2, mr, panels=1, pack_a=PackA.PANELS)
+    assert _packed_rows(case, monkeypatch) == 3
+    assert _packed_rows(replace(case, slice_depth=block), monkeypatch) == 6
+    # Other rows or another depth in between: blocks of columns come after all of them.
+    if spec.b is BSource.PACKED:
+        assert _packed_rows(replace(case, block_panels=2), monkeypatch) == 6
+        one = replace(case, m=mr, block_panels=1)
+        assert _packed_rows(one, monkeypatch) == 1
+        assert _packed_rows(replace(one, slice_depth=block), monkeypatch) == 6
 
 
 @pytest.mark.parametrize("spec", COMPILED)

@@ -7,6 +7,7 @@ floats on converted numbers; neither knows of words, panels or flipped numbers.
 from __future__ import annotations
 
 import ctypes
+import threading
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -24,6 +25,7 @@ from cases import (
     concluded,
     execute,
     mapped,
+    native,
     same_bytes,
     summed,
 )
@@ -34,7 +36,7 @@ from jitgemm.isa.conversions import dtype_of
 from jitgemm.isa.types import BF16, BOOL, BY_NAME, F16, F32, F64, I32, ElementType
 from jitgemm.kernels.arithmetic import Types, sum_type
 from jitgemm.kernels.job import COUNTERS, JOB
-from jitgemm.kernels.spec import Bias, GemmSpec, Scale
+from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Scale
 from jitgemm.lang.core import Function
 from oracle import same_bits
 
@@ -130,6 +132,18 @@ class TypedCase:
     one_zero: bool = False
     """One zero point for all rows; else one each."""
     one_scale: bool = False
+    apart: bool = False
+    """Columns transposed in registers lag behind each other."""
+    strided: bool = False
+    """A is read where it lies, by its own strides."""
+    sweep: bool = False
+    """Few rows stream the rows of B."""
+    round_blocks: int = 0
+    """Of a split: depth blocks per round; 0: no split.  Chunks of rows are those copied."""
+    range_blocks: int = 1
+    adding_rows: int = 1
+    """Of a split: rows whose block sums a ticket adds."""
+    threads: int = 1
 
     def _operands(self, x: Operands) -> dict[str, Array]:
         types, epilogue, swap = self.spec.types, self.spec.epilogue, self.swap
@@ -169,9 +183,13 @@ class TypedCase:
             return self._exact(native, given, f)
         wide = {n: converted(kinds[n], spec.element, x) if kinds[n] is not spec.element else x
                 for n, x in native.items()}  # fmt: skip
-        sums = block_sums(spec, f, wide["a"], wide["b"])
-        value = concluded(spec, f, summed(sums), c=wide.get("c"), bias=wide.get("bias"))
+        total = self.total(f, wide["a"], wide["b"])
+        value = concluded(spec, f, total, c=wide.get("c"), bias=wide.get("bias"))
         return value if types.out is spec.element else converted(spec.element, types.out, value)
+
+    def total(self, f: Factors, a: Array, b: Array) -> Array:
+        """The sums of floats in the order of the contract."""
+        return summed(block_sums(self.spec, f, a, b))
 
     def _exact(self, native: dict[str, Array], given: dict[str, Array], f: Factors) -> Array:
         spec, epilogue, out = self.spec, self.spec.epilogue, self.spec.types.out
@@ -221,18 +239,22 @@ class TypedCase:
         f = Factors(spec)
         want = self.wanted(given, f)
         a, b, d = given["a"], given["b"], given["d"]
+        packs = spec.b is BSource.PACKED
         words, tile_rows = -(-self.depth // how.group), min(spec.tile.mr, m)
         rows, all_panels = self.row_tiles * tile_rows, max(1, -(-n // spec.nr))
         block = min(self.block_panels or all_panels, all_panels)
         per_chunk = min(self.panels or block, block)
-        panel = spec.panel_bytes(max(words, 1))
+        panel = spec.panel_bytes(max(words, 1)) if packs else spec.nr * b.strides[1]
         job: dict[str, Any] = {
             "a": x.add("a", a), "source_row": a.strides[0], "source_col": a.strides[1],
-            "a_row": a.strides[0], "a_col": how.word_bytes, "a_tile": tile_rows * a.strides[0],
+            "a_row": a.strides[0], "a_tile": tile_rows * a.strides[0],
+            "a_col": a.strides[1] if self.strided else how.word_bytes,
             "rows_ahead": rows, "pack_a": 0,
-            "b": add_span(x, "b", b), "b_row": b.strides[0], "b_col": b.strides[1],
-            "packed": _workspace(x, "packed", block * panel), "panel_stride": panel,
-            "slice_stride": 0,
+            # Shuffles of packing pick from whole vectors; whoever reads in place does not.
+            "b": add_span(x, "b", b) if packs else x.add("b", b),
+            "b_row": b.strides[0], "b_col": b.strides[1],
+            "packed": _workspace(x, "packed", block * panel if packs else 0),
+            "panel_stride": panel, "slice_stride": 0,
             "d": x.add("d", d, out=True, initialised=False),
             "d_row": d.strides[0], "d_col": d.strides[1],
             "counters": x.record(COUNTERS, NOTHING_DONE, out=True),
@@ -242,12 +264,15 @@ class TypedCase:
             "cols_per_chunk": per_chunk * spec.nr, "col_chunks": -(-block // per_chunk),
             "depth_per_slice": max(words, 1), "slices": 1, "depth_step": max(words, 1),
             "cols_per_block": block * spec.nr, "blocks": -(-all_panels // block),
-            "pack_chunks": block, "pack_cols": spec.nr, "direct": int(self.direct),
-            "row_streaming": 0, "staggered": 0,
+            "pack_chunks": block if packs else 0, "pack_cols": spec.nr, "direct": int(self.direct),
+            "row_streaming": int(self.sweep), "staggered": int(self.apart),
+            "round_blocks": 0, "copied_rows": 0,
             **{f"swap_{name}": int(letter in self.swap) for name, letter in
                (("a", "a"), ("b", "b"), ("c", "c"), ("d", "d"), ("bias", "v"))},
         }  # fmt: skip
-        if not self._reads_in_place():
+        if self.round_blocks:
+            self._split(x, job, all_panels)
+        elif not self.strided and not self._reads_in_place():
             # A word for the row's sum, and some more.
             row = -(-(words + 3) * how.word_bytes // 8) * 8
             region = -(-self.row_tiles * tile_rows * row // 64) * 64
@@ -267,6 +292,31 @@ class TypedCase:
             job["bias_col"] = 0 if kind is Bias.ROW else bias.strides[1]
         self._points(x, job, given)
         return x, x.record(JOB, job, whole=True), d, want
+
+    def _split(self, x: Operands, job: dict[str, Any], panels: int) -> None:
+        """Where each thread packs a depth block, and where block sums rest."""
+        spec, block = self.spec, self.spec.element.depth_block
+        region = 0
+        if spec.b is BSource.PACKED:
+            job["panel_stride"] = spec.panel_bytes(block)
+            region = panels * job["panel_stride"]
+        if not self._reads_in_place():
+            row = -(-(block + 3) * spec.arithmetic.word_bytes // 8) * 8
+            job |= {"a_row": row, "a_tile": job["tile_rows"] * row}
+            job["copied_rows"] = job["rows_per_chunk"]
+            region += job["copied_rows"] * row
+        region = -(-region // 64) * 64
+        job["workspace_b_stride"] = region
+        job["packed"] = _workspace(x, "packed", self.threads * region)
+        stride = -(-self.m * self.n * spec.element.bytes // 64) * 64
+        job["workspace_a"] = _workspace(x, "sums", (self.round_blocks + 1) * stride)
+        rows = self.adding_rows
+        job |= {
+            "sums_row": self.n * spec.element.bytes, "sums_stride": stride,
+            "round_blocks": self.round_blocks, "range_blocks": self.range_blocks,
+            "ranges": -(-self.round_blocks // self.range_blocks),
+            "rows_per_chunk": rows, "row_chunks": -(-self.m // rows),
+        }  # fmt: skip
 
     def _points(self, x: Operands, job: dict[str, Any], given: dict[str, Array]) -> None:
         """Zero points as the microkernel sees A and B, scales, and the bounds of the result."""
@@ -299,6 +349,19 @@ class TypedCase:
             sides.append(x)
         if sides:
             same_bytes(sides, str(self))
+
+    def check_threads(self, function: Function) -> None:
+        """Run machine code on several threads."""
+        x, job, d, want = self.build()
+        call = native(self.spec, function)
+        workers = [threading.Thread(target=call, args=(job, i)) for i in range(1, self.threads)]
+        for worker in workers:
+            worker.start()
+        call(job, 0)
+        for worker in workers:
+            worker.join()
+        self._compare(d, want, str(self))
+        assert x.written["counters"][COUNTERS.slot("done")] > 0
 
     def _compare(self, got: Array, want: Array, why: str) -> None:
         out = self.spec.types.out

@@ -9,6 +9,7 @@ indices a traced function sees where rows or columns are walked another way.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,16 +21,19 @@ import pytest
 import jitgemm
 from jitgemm.kernels.spec import BSource
 from jitgemm.planner.machine import Cache
-from jitgemm.planner.route import RowStreaming, SplitDepth
+from jitgemm.planner.route import Columns, Dot, RowStreaming, SplitDepth
 from oracle import (
+    BF16,
     MANY_PIECES,
     TINY,
+    Guarded,
     another_machine,
     documented,
     equal,
     exact_gemm,
     integers,
     low_tiles,
+    product_type,
     reals,
     same_bits,
 )
@@ -107,6 +111,66 @@ def test_c01_rounds_of_block_sums_do_not_show(
                 same_bits(p(left, right), want)
     assert max(rounds) >= {4: 2, 17: 5}[blocks]
     assert len(rounds) > 1
+
+
+# -- 1 and 13: every route of numbers narrower than their sums ------------------------------------
+
+NARROW_PAIRS = [
+    (np.dtype(a), np.dtype(b))
+    for a, b in (
+        ("f2", "f2"), (BF16, BF16), ("f4", BF16), ("f2", "f4"), ("i1", "i1"), ("u1", "i1"),
+        ("i2", "i2"), ("i2", "u1"),
+    )
+]  # fmt: skip
+SHAPES = {
+    # rows, columns, depth, order of B
+    Columns: [(1, 37, 1027, "F"), (2, 5, 66, "F"), (4, 70, 131, "F"), (3, 2, 519, "F")],
+    RowStreaming: [(1, 901, 23, "C"), (2, 301, 530, "C")],
+    SplitDepth: [(3, 5, 9001, "C"), (5, 3, 2050, "F"), (1, 40, 4097, "C"), (2, 9, 8192, "F")],
+    Dot: [(1, 1, 3, "C"), (1, 1, 1003, "C")],
+}
+
+
+def _narrow(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+    """Numbers over the whole range, or reals whose sums round."""
+    return (
+        integers(rng, shape, dtype) if dtype.kind in "iu" else reals(rng, shape, "f4").astype(dtype)
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uses mprotect")
+@pytest.mark.parametrize("pair", NARROW_PAIRS, ids=lambda p: f"{p[0]}@{p[1]}")
+def test_c01_narrow_numbers_by_every_route_between_forbidden_pages(
+    pair: tuple[np.dtype[Any], np.dtype[Any]], fused: bool, rng: np.random.Generator
+) -> None:
+    """The bits are those of the wide product in the documented order, rounded once."""
+    memory = {x: Guarded(1 << 21) for x in "ab"}
+    met = set()
+    for (route, shapes), where in itertools.product(SHAPES.items(), ("start", "end")):
+        for m, n, k, order in shapes:
+            a, b = _narrow(rng, (m, k), pair[0]), _narrow(rng, (k, n), pair[1])
+            b = np.asarray(b, order=order)
+            if a.dtype.kind in "iu":
+                want = exact_gemm(a, b)
+            else:
+                wide = documented(a.astype("f4"), b.astype("f4"), fused=fused)
+                with np.errstate(over="ignore"):
+                    want = wide.astype(product_type(*pair))
+            x, y = memory["a"].place(a, where), memory["b"].place(b, where)
+            with another_machine(TINY, **MANY_PIECES, split_depth=2048):
+                for threads in (1, 2):
+                    p = jitgemm.plan(x, y, threads=threads)
+                    assert p.executable is not None
+                    taken = p.executable.plan.route
+                    met.add(route if isinstance(taken, route) else None)
+                    same_bits(p(x, y), want, (route, m, n, k))
+                    same_bits(jitgemm.gemm(x, y, threads=threads), want, (route, m, n, k))
+            same_bits(jitgemm.gemm(x, y), want, (route, m, n, k))
+            if pair[0] == pair[1]:
+                same_bits(jitgemm.gemm(x, jitgemm.prepack_rhs(y)), want, (route, m, n, k))
+    floats = pair[0].kind not in "iu"
+    assert SplitDepth in met
+    assert {RowStreaming, Dot, Columns} <= met or not floats
 
 
 # -- 7: a vector of scales ------------------------------------------------------------------------

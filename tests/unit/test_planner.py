@@ -297,6 +297,82 @@ def test_a_foreign_a_is_packed_for_turned_columns() -> None:
     assert plan.route.a.pack_a is PackA.PANELS
 
 
+def _typed(
+    m: int, n: int, k: int, types: Types, orders: str = "CFC", made: Context | None = None
+) -> GemmPlan:
+    """A dense product of these types, with AVX-512 and the usual machine if nothing is said."""
+
+    def operand(order: str, rows: int, cols: int, size: int) -> Operand:
+        return Operand(cols * size, size) if order == "C" else Operand(size, rows * size)
+
+    a, b, d = orders
+    operands = (operand(a, m, k, types.a.bytes), operand(b, k, n, types.b.bytes),
+                operand(d, m, n, types.out.bytes))  # fmt: skip
+    return make_plan(Problem(sum_type(types), m, n, k, *operands, types=types), made or context())
+
+
+def _name(x: object) -> str:
+    """Of a parameter of a test."""
+    if isinstance(x, Types):
+        return f"{x.a}@{x.b}:{x.out}" + "dot" * x.bf16_dot
+    return x.name if isinstance(x, Isa) else str(x)
+
+
+def _of(a: ElementType, b: ElementType, out: ElementType, *, bf16_dot: bool = False) -> Types:
+    return Types(a, b, out, out, out, bf16_dot)
+
+
+@pytest.mark.parametrize(
+    "types, isa, read",
+    [
+        (_of(F16, F16, F16), AVX512, "transposed in registers"),
+        (_of(BF16, BF16, F32), AVX2, "transposed in registers"),
+        (_of(F32, BF16, F32), PORTABLE, "transposed in registers"),
+        (_of(F16, F32, F32), AVX512, "transposed in registers"),
+        (_of(I8, I8, I32), AVX512_BF16, "multiplied in lanes"),
+        (_of(U8, I8, I8), AVX512_AMX, "multiplied in lanes"),
+        (_of(I16, I16, I32), AVX2, "multiplied in lanes"),
+        # Numbers that are widened while they are packed; an order of its own.
+        (_of(I8, I8, I32), AVX2, ""),
+        (_of(F32, I8, F32), AVX512, ""),
+        (_of(BF16, BF16, F32, bf16_dot=True), AVX512_BF16, ""),
+        (_of(BF16, BF16, F32, bf16_dot=True), AVX512_AMX, ""),
+    ],
+    ids=_name,
+)
+def test_columns_of_narrow_numbers(types: Types, isa: Isa, read: str) -> None:
+    limit = min(4, columns_tile(tile_for(sum_type(types), isa), isa, 1).mr)
+    # Narrow numbers are walked again and again before packing them pays.
+    walks = 1 if types.b is F32 else 3 if "lanes" in read else 4
+    for rows in (1, walks * limit, walks * limit + 1):
+        plan = _typed(rows, 300, 1000, types, made=context(2, isa, parallel_flops=1))
+        check_plan(plan)
+        assert (plan.spec.b is BSource.COLUMNS) == (bool(read) and rows <= walks * limit)
+        if plan.spec.b is BSource.COLUMNS:
+            _because(plan, f"{read} up to {walks * limit} rows")
+            assert isinstance(plan.route, Columns)
+            assert plan.blocking.row_chunks == 1
+            assert plan.route.b.panel_stride == plan.spec.nr * 1000 * types.b.bytes
+    plan = _typed(1, 300, 1000, types, "CCC", context(isa=isa))
+    assert plan.spec.b is not BSource.COLUMNS
+
+
+def test_columns_of_narrow_numbers_are_staggered_by_their_own_bytes() -> None:
+    half, k = SERVER.l3.size // 2, 16384 // F16.bytes
+    n = half // (k * F16.bytes)
+    for types, cols, depth, expected in (
+        (_of(F16, F16, F16), n + 1, k, True),
+        (_of(F16, F16, F16), n, k, False),
+        (_of(F16, F16, F16), 4 * n, k - 1, False),
+        (_of(F16, F32, F32), n, k, True),
+        (_of(I8, I8, I32), 4 * n, 2 * k, False),
+    ):
+        made = context(isa=AVX512_BF16)
+        plan = _typed(1, cols, depth, types, made=made)
+        assert isinstance(plan.route, Columns)
+        assert plan.route.staggered == expected
+
+
 # -- dot ------------------------------------------------------------------------------------------
 
 
@@ -341,6 +417,27 @@ def test_a_dot_product_is_one_whatever_its_operands() -> None:
         assert plan.spec.b is (BSource.PACKED if other.b is None else BSource.INPLACE)
 
 
+def test_a_dot_product_of_halves() -> None:
+    """A rule about types as well: floats of the sums' type and halves, whatever the result."""
+    for types, expected in (
+        (_of(F16, F16, F16), True), (_of(BF16, F16, F32), True), (_of(F32, BF16, F32), True),
+        (_of(F16, F64, F64), True), (_of(F32, F32, F16), True), (_of(BF16, BF16, F32), True),
+        (_of(F32, F64, F64), False), (_of(I16, F32, F32), False), (_of(I8, I8, I32), False),
+        (_of(I32, I32, I32), True), (_of(I32, I32, I16), False),
+        (_of(BF16, BF16, F32, bf16_dot=True), False),
+    ):  # fmt: skip
+        plan = _typed(1, 1, 1000, types)
+        assert isinstance(plan.route, Dot) == expected, types
+        for other in (
+            replace(plan.problem, b=None), replace(plan.problem, k=1 << 20),
+            replace(plan.problem, a=replace(plan.problem.a, swapped=True, col=-12)),
+        ):  # fmt: skip
+            assert _is_dot(other) == expected, types
+        assert not _is_dot(replace(plan.problem, strict=True))
+        names = {f.name for f in gemm_functions(plan.spec)}
+        assert any(name.endswith("_dot") for name in names) == expected
+
+
 # -- split ----------------------------------------------------------------------------------------
 
 
@@ -383,11 +480,89 @@ def test_a_small_result_with_a_deep_sum_is_split() -> None:
     assert _splits(replace(_deep(), strict=True), context(4))
 
 
+@pytest.mark.parametrize(
+    "types, isa, source, copies",
+    [
+        (_of(F16, F16, F16), AVX512, BSource.INPLACE, True),
+        (_of(F32, BF16, F32), AVX2, BSource.INPLACE, False),
+        (_of(I8, I8, I32), AVX512_BF16, BSource.PACKED, True),
+        (_of(U8, I8, I8), AVX512_AMX, BSource.PACKED, False),
+        (_of(I16, I16, I16), AVX2, BSource.PACKED, False),
+        (_of(I32, F64, F64), PORTABLE, BSource.INPLACE, True),
+    ],
+    ids=_name,
+)
+def test_a_deep_sum_of_narrow_numbers_is_split(
+    types: Types, isa: Isa, source: BSource, *, copies: bool
+) -> None:
+    made = context(4, isa)
+    for m, n, k in ((8, 10, 100_000), (700, 9, 40_000), (1, 40, 32_768)):
+        plan = _typed(m, n, k, types, "CCC", made)
+        check_split(plan)
+        assert isinstance(plan.route, SplitDepth)
+        # Sums of integers have no order: vectors take the place of a matrix unit.
+        assert plan.spec.b is source or m > 8
+        assert not plan.spec.tiles
+        assert (plan.route.bounds.copied_rows > 0) == copies
+        assert "added in ascending order" in explain(plan, SERVER)
+    odd = _typed(8, 10, 100_001, types, "CCC", made)
+    assert isinstance(odd.route, SplitDepth)
+    assert (odd.route.bounds.copied_rows > 0) == (copies or odd.spec.arithmetic.group > 1)
+    assert _typed(8, 10, 1000, types, "CCC", made).problem.k == 1000
+
+
+def test_deep_sums_that_stay_on_one_thread() -> None:
+    """An order of its own; bytes that only a copy would turn; a bias read side by side only."""
+    dots = _of(BF16, BF16, F32, bf16_dot=True)
+    for isa in (AVX512_BF16, AVX512_AMX, AVX2):
+        assert not isinstance(
+            _typed(8, 10, 100_000, dots, "CCC", context(4, isa)).route, SplitDepth
+        )
+    halves = _typed(8, 10, 100_000, _of(F16, F16, F16), "CCC", context(4)).problem
+    narrow = _typed(8, 10, 100_000, _of(F32, F32, F16), "CCC", context(4)).problem
+    column = Epilogue(bias=Bias.COLUMN)
+    for p, expected in (
+        (replace(halves, a=replace(halves.a, swapped=True)), True),
+        (narrow, True),
+        (replace(narrow, a=replace(narrow.a, swapped=True)), False),
+        (replace(halves, bias=Operand(0, 2), epilogue=column), True),
+        (replace(halves, bias=Operand(0, 4), epilogue=column), False),
+    ):
+        assert _splits(p, context(4)) == expected
+
+
+def test_deep_columns_whose_sums_are_wanted_are_walked_whole() -> None:
+    made = context(4, AVX512_BF16)
+    for types, split in (
+        (_of(I8, I8, I32), False), (_of(U8, I8, I32), True), (_of(I16, I16, I32), True),
+    ):  # fmt: skip
+        for n in (1, 10):
+            plan = _typed(2, n, 100_000, types, "CFC", made)
+            assert plan.spec.b is BSource.COLUMNS
+            if split:
+                check_split(plan)
+            else:
+                assert isinstance(plan.route, Columns)
+                check_plan(plan)
+
+
+def test_one_column_of_k_groups_is_not_packed() -> None:
+    for m, n, types, source in (
+        (1, 1, _of(I8, I8, I32), BSource.COLUMNS), (4, 1, _of(I16, I16, I32), BSource.COLUMNS),
+        (1, 2, _of(I8, I8, I32), BSource.PACKED), (3, 1, _of(F16, F16, F16), BSource.INPLACE),
+    ):  # fmt: skip
+        assert _typed(m, n, 1000, types, "CCC", context(isa=AVX512_BF16)).spec.b is source
+    # Many rows and one column are one row and many columns.
+    plan = _typed(50, 1, 1000, _of(I8, I8, I32), "CCC", context(isa=AVX512_BF16))
+    assert plan.exchanged
+    assert plan.spec.b is BSource.COLUMNS
+
+
 def check_split(plan: GemmPlan) -> None:
     """Every depth block is summed once, in a place of its own; every row is added by one ticket."""
     assert isinstance(plan.route, SplitDepth)
     p, bounds, b = plan.problem, plan.route.bounds, plan.blocking
-    blocks = -(-p.k // plan.spec.element.depth_block)
+    blocks = -(-plan.k_groups // plan.spec.element.depth_block)
     assert 1 <= bounds.round_blocks <= blocks
     rounds = -(-blocks // bounds.round_blocks)
     summed: Counter[int] = Counter()
@@ -409,12 +584,21 @@ def check_split(plan: GemmPlan) -> None:
     assert plan.workspace_b >= plan.threads * bounds.workspace_b_stride
     spec, panels = plan.spec, -(-p.n * p.parts // plan.spec.nr)
     if spec.b is BSource.PACKED:
-        assert plan.route.b.panel_stride == spec.panel_row * spec.element.depth_block
-        assert bounds.workspace_b_stride >= panels * plan.route.b.panel_stride
+        assert plan.route.b.panel_stride == spec.panel_bytes(spec.element.depth_block)
+        packed = panels * plan.route.b.panel_stride
     else:
-        assert bounds.workspace_b_stride == 0
+        packed = 0
+    assert bounds.workspace_b_stride >= packed + bounds.copied_rows * plan.route.a.a_row
+    assert bounds.workspace_b_stride > 0 or spec.b is not BSource.PACKED
     assert (b.group, b.tile_rows) in spec.tile.variants()
-    assert plan.route.a.a_tile == b.tile_rows * p.a.row
+    assert plan.route.a.a_tile == b.tile_rows * plan.route.a.a_row
+    if bounds.copied_rows:
+        assert not spec.arithmetic.plain
+        assert bounds.copied_rows % b.tile_rows == 0 or bounds.copied_rows == p.m
+        steps = spec.element.depth_block + int(spec.sums_columns)
+        assert plan.route.a.a_row >= steps * spec.unit
+    else:
+        assert plan.route.a.a_row == p.a.row
 
 
 @settings(deadline=None, max_examples=200, database=None)
@@ -547,7 +731,7 @@ def test_halves_of_b_are_widened_once_for_many_rows() -> None:
     assert not per_call.spec.widens_panels
     assert per_call.spec.packed is F32
     # Code is found by its symbol.
-    kinds = [plan(m, halves, packed).spec for m in (1, 4 * mr) for packed in (True, False)]
+    kinds = [plan(m, halves, packed).spec for m in (17, 4 * mr) for packed in (True, False)]
     assert len({spec.symbol for spec in kinds}) == len(set(kinds)) == 3
     assert plan(4 * mr, replace(halves, a=F32), True).spec.packed is F16
 

@@ -42,6 +42,15 @@ class Types:
         """Those of the product with A and B exchanged."""
         return replace(self, a=self.b, b=self.a)
 
+    def sum_in_lanes(self, element: ElementType) -> bool:
+        """Whether one row times one column is summed in lanes (``kernels.dot``).
+
+        A and B are numbers of the sums' type or halves, whose sums are rounded all the same.
+        """
+        if self.bf16_dot or (element.integral and not self.plain(element)):
+            return False
+        return all(_same(x, element) or bool(x.format) for x in (self.a, self.b))
+
     def plain(self, element: ElementType) -> bool:
         """Whether every operand holds numbers of ``element``, up to signs."""
         every = (self.a, self.b, self.c, self.bias, self.out)
@@ -98,6 +107,16 @@ class Arithmetic:
     def reads_b(self) -> bool:
         """Whether B in memory is what micropanels are made of, but for its layout."""
         return self.group == 1 and _same(self.types.b, self.packed)
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether a contiguous column of B in memory can be read where it is.
+
+        It is one of k-groups, or of numbers that are upconverted once they are read.
+        """
+        # Sums of k-groups of floats depend on their order: they stay with one kernel.
+        exact = self.group == 1 or self.piece.integral
+        return exact and not self.tiles and self.kept is None and _same(self.types.b, self.packed)
 
     @property
     def for_many_rows(self) -> Arithmetic:

@@ -1,20 +1,22 @@
-"""One row times one column: a sum in lanes.
+"""One row times one column of floats: a sum in lanes.
 
 A chain of multiply-adds takes four cycles per element whatever the machine; a dot product would
 wait for nothing else.  So this route has an order of its own, fixed as the others are: element
 ``p`` belongs to virtual lane ``p mod lanes``, of which there are as many as fill 256 bytes (128 of
 each product if complex); a lane is one ascending chain over a block of 512 elements per lane; at
 the end of a block lanes are added in halves (``i`` and ``i + lanes / 2``, and so on), blocks in
-ascending order.  Elements beyond the last count as products of zeros.
+ascending order.  Elements beyond the last count as products of zeros.  Halves are upconverted as
+they are loaded, and summed as what they become.
 """
 
 from __future__ import annotations
 
+from jitgemm.isa.types import ElementType
 from jitgemm.kernels.epilogue import finish
 from jitgemm.kernels.job import EPILOGUE_OPERANDS, JOB, TILE
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.tilecopy import copy_tile
-from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, Var, Vec, parameters
+from jitgemm.lang.core import Function, Int, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
 __all__ = ["dot", "lane_count"]
@@ -22,6 +24,7 @@ __all__ = ["dot", "lane_count"]
 # Four sums of 512 bits, or eight of 256, hide the latency of a multiply-add; a power of two, so
 # that halves are equal.
 _BYTES = 256
+_WORD = 4
 
 
 def lane_count(spec: GemmSpec) -> int:
@@ -50,17 +53,23 @@ class _Lanes:
     def add(self, a: Ptr, b: Ptr, count: Int | None) -> None:
         """A round of elements, of which ``count`` exist (``None``: all)."""
         k, spec = self.k, self.spec
-        element, lanes = spec.element, spec.lanes
+        sides = (a, spec.types.a), (b, stored_b(spec))
+        lanes = spec.lanes
         turned = [i ^ 1 for i in range(lanes)]
         for v in range(len(self.sums[0])):
-            mask = None
-            if count is not None:
-                mask = k.mask(count * spec.parts - v * lanes, element, lanes)
-            at = v * lanes * element.bytes
-            x, y = (k.load(p + at, element, lanes, mask) for p in (a, b))
+            x, y = (self._load(p, stored, v, count) for p, stored in sides)
             for part, cells in enumerate(self.sums):
                 other = k.shuffle(y, y, turned) if part else y
                 cells[v].value = k.op("madd", x, other, cells[v].value)
+
+    def _load(self, at: Ptr, stored: ElementType, v: int, count: Int | None) -> Vec:
+        """Vector ``v`` of a round."""
+        k, spec, lanes = self.k, self.spec, self.spec.lanes
+        mask = None
+        if count is not None:
+            mask = k.mask(count * spec.parts - v * lanes, stored, lanes)
+        x = k.load(at + v * lanes * stored.bytes, stored, lanes, mask)
+        return k.convert(x, spec.element)
 
     def total(self) -> list[Vec]:
         """Two lanes per kind of product: equal ones, or even and odd ones if complex.
@@ -81,9 +90,15 @@ class _Lanes:
         return result
 
 
+def stored_b(spec: GemmSpec) -> ElementType:
+    """The type of B's numbers in memory."""
+    return spec.in_memory.packed if spec.b is BSource.PACKED else spec.types.b
+
+
 def dot(spec: GemmSpec) -> Function:
     """The whole product of a row and a column: same arguments as the nest."""
-    element, unit = spec.element, spec.unit
+    element, stored = spec.element, (spec.types.a, stored_b(spec))
+    units = [spec.parts * x.bytes for x in stored]
 
     def body(k: Kernel, job_at: Ptr, thread: Int) -> None:  # noqa: ARG001  # nest's ABI
         job = JOB.view(k, job_at)
@@ -100,11 +115,22 @@ def dot(spec: GemmSpec) -> Function:
         depth, a_col = job.int("k_groups"), job.int("a_col")
         b, b_row = job.pointer("b"), job.int("b_row")
         if spec.b is BSource.PACKED:
-            b, b_row = job.pointer("packed"), k.const(spec.panel_row)
+            b, b_row = job.pointer("packed"), k.const(spec.in_memory.panel_row)
         a = job.pointer("a")
         swapped = job.int("swap_a").differs(0), job.int("swap_b").differs(0)
-        dense = a_col.equals(unit) & b_row.equals(unit) & ~(swapped[0] | swapped[1])
+        dense = a_col.equals(units[0]) & b_row.equals(units[1]) & ~(swapped[0] | swapped[1])
         spaces = k.scratch(_BYTES), k.scratch(_BYTES)
+        # Where masks of narrow numbers are a branch per lane, the last ones are put before zeros.
+        masked = spec.isa.mask_registers or all(x.bytes >= _WORD for x in stored)
+
+        def gather(first: Int, count: Int) -> None:
+            sides = zip(stored, (a, b), (a_col, b_row), swapped, spaces, strict=True)
+            for kind, at, stride, swap, space in sides:
+                unit = spec.parts * kind.bytes
+                source = at + first * stride, k.const(0), stride
+                target, shape = (space, k.const(0), k.const(unit)), (k.const(1), count)
+                copy_tile(k, kind, source, target, shape, spec.parts, swap)
+
         for p0 in k.range(0, depth, block):
             p1 = k.min(p0 + block, depth)
             whole = p0 + (p1 - p0) // sums.depth * sums.depth
@@ -113,16 +139,17 @@ def dot(spec: GemmSpec) -> Function:
                     if contiguous:
                         sums.add(a + p * a_col, b + p * b_row, None)
                         continue
-                    for side in zip((a, b), (a_col, b_row), swapped, spaces, strict=True):
-                        _gather(k, spec, side, p, k.const(sums.depth))
+                    gather(p, k.const(sums.depth))
                     sums.add(*spaces, None)
                 for _ in k.when(whole < p1):
-                    if contiguous:
+                    if contiguous and masked:
                         sums.add(a + whole * a_col, b + whole * b_row, p1 - whole)
                         continue
-                    for side in zip((a, b), (a_col, b_row), swapped, spaces, strict=True):
-                        _gather(k, spec, side, whole, p1 - whole)
-                    sums.add(*spaces, p1 - whole)
+                    if not masked:
+                        for kind, space in zip(stored, spaces, strict=True):
+                            _clear(k, kind, space, sums.depth)
+                    gather(whole, p1 - whole)
+                    sums.add(*spaces, p1 - whole if masked else None)
             for at, value in zip(totals, sums.total(), strict=True):
                 k.store(at, k.op("add", k.load(at, element, none.lanes), value))
             sums.clear()
@@ -132,15 +159,10 @@ def dot(spec: GemmSpec) -> Function:
     return Function(f"{spec.symbol}_dot", parameters("job* thread"), body)
 
 
-def _gather(
-    k: Kernel, spec: GemmSpec, side: tuple[Ptr, Int, Cond, Ptr], first: Int, count: Int
-) -> None:
-    """Elements from ``first`` on side by side."""
-    at, stride, swap, space = side
-    none = k.const(0)
-    source = at + first * stride, none, stride
-    target = space, none, k.const(spec.unit)
-    copy_tile(k, spec.element, source, target, (k.const(1), count), spec.parts, swap)
+def _clear(k: Kernel, kind: ElementType, at: Ptr, count: int) -> None:
+    lanes = max(1, k.isa.lanes(kind))
+    for i in range(0, count, lanes):
+        k.store(at + i * kind.bytes, k.zero(kind, lanes))
 
 
 def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
@@ -150,25 +172,28 @@ def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
     for name in ("target_row", "partial_row", "c_row", "bias_row", "row", "col"):
         tile.set(name, 0)
 
-    def one(source: Ptr, target: Ptr, name: str) -> None:
+    types = spec.types
+
+    def one(source: Ptr, target: Ptr, name: str, kind: ElementType) -> None:
         """Copy the one element of an operand, whose bytes may be byte-swapped."""
-        step, single = k.const(spec.unit), k.const(1)
+        step, single = k.const(spec.parts * kind.bytes), k.const(1)
         sides = (source, step, step), (target, step, step)
         swap = job.int(f"swap_{name}").differs(0)
-        copy_tile(k, spec.element, *sides, (single, single), spec.parts, swap)
+        copy_tile(k, kind, *sides, (single, single), spec.parts, swap)
 
-    def bring(name: str) -> None:
-        space = k.scratch(spec.unit)
-        one(job.pointer(name), space, name)
+    def bring(name: str, kind: ElementType) -> None:
+        space = k.scratch(spec.parts * kind.bytes)
+        one(job.pointer(name), space, name, kind)
         tile.set(name, space)
 
-    result = k.scratch(spec.unit)
+    result = k.scratch(spec.parts * types.out.bytes)
     tile.set("target", result)
-    tile.set("partial", result)
+    # Sums that wait for a function may be wider than the result.
+    tile.set("partial", k.scratch(spec.unit) if spec.spills_to_buffer else result)
     if spec.epilogue.beta:
-        bring("c")
+        bring("c", types.c)
     if spec.epilogue.bias is not Bias.NONE:
-        bring("bias")
+        bring("bias", types.bias)
     for operand, _ in zip(EPILOGUE_OPERANDS, spec.epilogue.operands, strict=False):
         tile.set(operand, job.pointer(operand))
 
@@ -184,4 +209,4 @@ def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
         straight, crossed = totals
         sums = {(0, 0): wide(straight, crossed, [0, 2]), (1, 0): wide(straight, crossed, [3, 1])}
     finish(k, spec, (job, tile), sums, k.const(spec.parts))
-    one(result, job.pointer("d"), "d")
+    one(result, job.pointer("d"), "d", types.out)

@@ -129,6 +129,7 @@ JOB = Record(
     "round_blocks",  # of a split: depth blocks whose sums are kept at a time
     "ranges",  # tickets per round that form sums
     "range_blocks",  # depth blocks per such ticket
+    "copied_rows",  # of a split: rows of A copied at a time, behind packed B; 0: none
     "sums_row",
     "sums_stride",  # from the sums of one block to the next
     "row_streaming",  # 1: few rows stream the rows of B (in place only)

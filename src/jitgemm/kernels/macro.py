@@ -166,7 +166,7 @@ class _Loops:
         self.cursor.set_strides()
         self.cursor.to(i, j)
         groups = self.job.int("k_groups")
-        if spec.epilogue.zero_a:
+        if spec.epilogue.zero_a and spec.b is BSource.PACKED:
             tile.set("col_sums", sums_at(spec, panel, groups))
         if spec.epilogue.zero_b:
             tile.set("row_sums", at_a + (groups - p) * self.a_col)

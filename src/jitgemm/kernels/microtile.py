@@ -8,6 +8,7 @@ for.
 from __future__ import annotations
 
 from jitgemm.isa.types import ElementType
+from jitgemm.kernels.columndots import column_dots
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.matrix import matrix_microkernel
 from jitgemm.kernels.micro import microkernel
@@ -68,8 +69,11 @@ def _direct(spec: GemmSpec) -> Function:
     ) -> None:
         records = JOB.view(k, job_at), TILE.view(k, tile_at)
         if spec.spills_to_buffer:
-            records[1].set("partial", k.scratch(_buffer_bytes(spec)))
-            records[1].set("partial_row", widest_row(spec))
+            space = k.scratch(_buffer_bytes(spec))
+            # Block sums of a split have a place of their own.
+            for _ in k.when(records[0].int("round_blocks").equals(0)):
+                records[1].set("partial", space)
+                records[1].set("partial_row", widest_row(spec))
         run = _down_columns if spec.b is BSource.COLUMNS else _by_blocks
         run(k, spec, records, (a, b, variant), (p0, p1))
 
@@ -121,7 +125,12 @@ def _down_columns(
     """The walk along columns of B knows of depth blocks itself, and takes the whole depth."""
     (job, tile), (a, b, variant), (p0, p1) = records, what, depth
     _set_ends(k, records, p0.equals(0), p1)
+    dots = spec.arithmetic.group > 1
     for number in k.cases(variant, [g * PANELS + r for g, r in spec.tile.variants()]):
+        if dots:
+            walk = column_dots(spec, number % PANELS)
+            k.call(walk, job.ptr, tile.ptr, a, b, p1 - p0)
+            continue
         for staggered in k.branches(job.int("staggered").equals(1)):
             walk = turned_tile(spec, number % PANELS, apart=staggered)
             k.call(walk, job.ptr, tile.ptr, a, b, p1 - p0)

@@ -23,7 +23,7 @@ from jitgemm.kernels.macro import call_block, macrokernel
 from jitgemm.kernels.operands import pack_a, pack_b
 from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.kernels.tickets import drain, span
-from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
+from jitgemm.lang.core import Function, Int, Kernel, Ptr, Var, parameters
 from jitgemm.lang.record import View
 
 __all__ = ["nest", "serial"]
@@ -37,6 +37,8 @@ class _Slice:
     jc1: Int
     pc0: Int
     pc1: Int
+    pc: Int
+    """The number of the slice."""
 
     def packed(self, k: Kernel, spec: GemmSpec, job: View, j: Int) -> Ptr:
         """Where the micropanel of column ``j`` begins in packed B, at this slice's depth."""
@@ -59,19 +61,23 @@ def nest(spec: GemmSpec) -> Function:
             within = ticket % per_slice
             return ticket - within + k.select(within < packing, k.const(0), packing)
 
+        # The rows of A that this thread's region holds, as the number of their chunk and slice:
+        # tickets of the same rows follow each other, and only the first packs them.
+        held = k.var(k.const(-1))
+
         def work(ticket: Int) -> None:
             index, within = ticket // per_slice, ticket % per_slice
             jc = span(k, index // slices, job.int("cols_per_block"), job.int("n"))
             pc = span(k, index % slices, job.int("depth_per_slice"), job.int("k_groups"))
-            here = _Slice(*jc, *pc)
+            here = _Slice(*jc, *pc, index % slices)
             if spec.b is not BSource.PACKED:
-                _product(k, spec, job, here, (thread, within))
+                _product(k, spec, job, here, (thread, within, held))
                 return
             for packs in k.branches(within < packing):
                 if packs:
                     _pack(k, spec, job, here, within)
                 else:
-                    _product(k, spec, job, here, (thread, within - packing))
+                    _product(k, spec, job, here, (thread, within - packing, held))
 
         total = per_slice * slices * job.int("blocks")
         drain(k, job.pointer("counters"), total, ready, work)
@@ -88,9 +94,14 @@ def _pack(k: Kernel, spec: GemmSpec, job: View, here: _Slice, ticket: Int) -> No
         k.call(pack_b(spec), job.ptr, target, j0, j1, here.pc0, here.pc1)
 
 
-def _product(k: Kernel, spec: GemmSpec, job: View, here: _Slice, who: tuple[Int, Int]) -> None:
-    """Loop 3: one block of rows by some columns of a slice; ``who`` is thread and ticket."""
-    (thread, ticket), across = who, job.int("col_chunks")
+def _product(
+    k: Kernel, spec: GemmSpec, job: View, here: _Slice, who: tuple[Int, Int, Var[Int]]
+) -> None:
+    """Loop 3: one block of rows by some columns of a slice.
+
+    ``who`` is the thread, the ticket, and the rows that the thread's region holds.
+    """
+    (thread, ticket, held), across = who, job.int("col_chunks")
     i0, i1 = span(k, ticket // across, job.int("rows_per_chunk"), job.int("m"))
     j0 = here.jc0 + ticket % across * job.int("cols_per_chunk")
     j1 = k.min(j0 + job.int("cols_per_chunk"), here.jc1)
@@ -103,7 +114,10 @@ def _product(k: Kernel, spec: GemmSpec, job: View, here: _Slice, who: tuple[Int,
         a = k.var(own)
         for _ in k.when(job.int("pack_a") > 0):
             a.value = job.pointer("workspace_a") + thread * job.int("workspace_a_stride")
-            k.call(pack_a(spec), job.ptr, own, a.value, i1 - i0, here.pc1 - here.pc0)
+            rows = here.pc * job.int("row_chunks") + ticket // across
+            for _ in k.when(held.value.differs(rows)):
+                k.call(pack_a(spec), job.ptr, own, a.value, i1 - i0, here.pc1 - here.pc0)
+                held.value = rows
         bounds = i0, i1, j0, j1, here.pc0, here.pc1
         call_block(k, macrokernel(spec), job, (a.value, b), bounds)
 

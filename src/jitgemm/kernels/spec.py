@@ -32,7 +32,7 @@ class BSource(Enum):
     INPLACE = "inplace"
     """The operand itself, rows contiguous, any row stride."""
     COLUMNS = "columns"
-    """The operand itself, columns contiguous: turned in registers, for few rows of A."""
+    """The operand itself, columns contiguous: for few rows of A."""
 
 
 class Bias(Enum):
@@ -225,14 +225,18 @@ class GemmSpec:
             "zero points and requantisation of 32-bit sums": (
                 not corrected or (self.element.integral and self.element.bits == 32)
             ),
-            "a B read in place whose numbers can be": self.b is BSource.PACKED or how.reads_b,
+            "a B read in place whose numbers can be": (
+                self.b is not BSource.INPLACE or how.reads_b
+            ),
+            "columns whose numbers can be read in place": (
+                self.b is not BSource.COLUMNS or how.reads_columns
+            ),
             "a float result of 32-bit sums": (
                 not self.dequantises or self.element.bits == self.epilogue_type.bits
             ),
             "an epilogue that reads the operands it has": all(
                 0 <= i < len(epilogue.operands) for x in epilogue.programs for i in x.operands
             ),
-            "columns of numbers as they are": self.b is not BSource.COLUMNS or how.plain,
             "a matrix unit reads micropanels": not how.tiles or self.b is BSource.PACKED,
             "vectors of at least one number": self.isa.lanes(self.element) > 0,
         }

@@ -64,7 +64,8 @@ class _Window:
         """Add ``streams`` depth steps to every sum."""
         k, spec = self.k, self.spec
         (at_a, a_row, a_col), (at_b, b_row) = a, b
-        size = spec.element.bytes
+        # Numbers of B are upconverted as they come.
+        size, stored = spec.element.bytes, spec.packed
         splats = [
             [
                 k.splat(
@@ -88,17 +89,18 @@ class _Window:
             ]
             sums = [[k.load(c, spec.element, spec.lanes) for c in row] for row in cells]
             for q in range(streams):
-                line = lines[q] + j * size
+                line = lines[q] + j * stored.bytes
                 for v in range(count):
                     if cols is None:
-                        b = k.load(line + v * width, spec.element, spec.lanes)
+                        b = k.load(line + v * spec.lanes * stored.bytes, stored, spec.lanes)
                     else:
                         # Lanes without a column repeat the last: they raise no flag of their own.
                         last = k.splat(
-                            k.load(lines[q] + (self.cols - 1) * size, spec.element), spec.lanes
+                            k.load(lines[q] + (self.cols - 1) * stored.bytes, stored), spec.lanes
                         )
-                        mask = k.mask(cols, spec.element, spec.lanes)
-                        b = k.load(line, spec.element, spec.lanes, mask, last)
+                        mask = k.mask(cols, stored, spec.lanes)
+                        b = k.load(line, stored, spec.lanes, mask, last)
+                    b = k.convert(b, spec.element)
                     for i in range(self.reals):
                         sums[v][i] = k.op("madd", splats[q][i], b, sums[v][i])
             for row, values in zip(cells, sums, strict=True):
@@ -117,6 +119,7 @@ class _Window:
     def finish(self, job: View, tile: View) -> None:
         """Hand the sums to the epilogue, a vector of columns at a time."""
         k, spec = self.k, self.spec
+        rest = tile.pointer("partial")
         size, moves = spec.element.bytes, TileMoves(spec, tile)
 
         def vector(j: Int, cols: Int | None) -> None:
@@ -126,6 +129,9 @@ class _Window:
                 )
                 for i in range(self.reals)
             }
+            if spec.spills_to_buffer:
+                # Sums that wait for later depth blocks are wider than the result.
+                tile.set("partial", rest + j * size)
             finish(k, spec, (job, tile), sums, cols)
             moves.right(spec.lanes)
 
@@ -145,6 +151,7 @@ def row_streaming(spec: GemmSpec) -> Function:
         depth, b_row, a_col = (job.int(x) for x in ("k_groups", "b_row", "a_col"))
         cursor, length = TileCursor(k, spec, (job, tile)), spec.element.depth_block
         cursor.set_strides()
+        waiting = k.scratch(_WINDOW_BYTES) if spec.spills_to_buffer else None
         for rows in k.cases(job.int("m"), list(range(1, SWEEP_ROWS + 1))):
             width = window(spec, rows)
             for j in k.range(j0, j1, width):
@@ -154,7 +161,10 @@ def row_streaming(spec: GemmSpec) -> Function:
                     cursor.to(k.const(0), j)
                     tile.set("first", k.select(p.equals(0), k.const(1), k.const(0)))
                     tile.set("last", k.select(end >= depth, k.const(1), k.const(0)))
-                    at_b = b + (j - j0) * spec.element.bytes + (p - p0) * b_row
+                    if waiting is not None:
+                        tile.set("partial", waiting)
+                        tile.set("partial_row", width * spec.element.bytes)
+                    at_b = b + (j - j0) * spec.packed.bytes + (p - p0) * b_row
                     at_a = a + (p - p0) * a_col
                     k.call(_depth_block(spec, rows), job_at, tile_at, at_a, at_b, end - p)
 

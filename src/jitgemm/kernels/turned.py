@@ -6,6 +6,10 @@ B.  So a matrix times a vector, ``x @ w.T`` for few rows and the like read their
 place, and each element is still one ascending chain per depth block: the bits are those of every
 other route.
 
+Numbers narrower than their sums are loaded and transposed as *units*, as many consecutive ones as
+fill a lane (two halves to an f32), and upconverted when they are vectors of columns.  So a line is
+used up at once, and half the shuffles do.
+
 No vector lies in two lines, if all columns agree on where lines begin: a line that is met twice may
 have been pushed out in between.
 
@@ -19,8 +23,10 @@ L3: 62 in step, 53 apart.)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from jitgemm.isa.types import I32, I64, ElementType
 from jitgemm.kernels.epilogue import Combination, conclude
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.spec import GemmSpec
@@ -61,8 +67,19 @@ class _Sizes:
         return lanes
 
     @property
+    def unit(self) -> ElementType:
+        """What is loaded and transposed: lanes of sums, or as many bits of narrower numbers."""
+        element = self.spec.element
+        return element if self.numbers == 1 else {4: I32, 8: I64}[element.bytes]
+
+    @property
+    def numbers(self) -> int:
+        """Numbers, and so depth steps, in a unit."""
+        return self.spec.element.bytes // self.spec.packed.bytes
+
+    @property
     def columns(self) -> int:
-        """Columns of a group, and depth steps of a block."""
+        """Columns of a group, and units of depth of a block."""
         return self.lanes // self.spec.parts
 
     @property
@@ -93,7 +110,7 @@ class _Panel:
         self.sums = {(i, g): k.var(zero) for i in self.reals for g in self.groups}
         self.a_row, self.a_col = self.job.int("a_row"), self.job.int("a_col")
         # Chains that are finished are added up in memory; to -0 the first adds without a trace.
-        self.totals = k.scratch(rows * spec.panel_row)
+        self.totals = k.scratch(rows * spec.tile_row)
         none = k.literal(-0.0, spec.element, self.sizes.lanes)
         for i in range(rows):
             for g in self.groups:
@@ -107,20 +124,32 @@ class _Panel:
             exists = k.const(c * spec.parts) < count
             k.store_int(self.offsets + c * _WORD, k.select(exists, stride * c, k.const(0)))
         self.buffer = k.scratch(self.sizes.columns * self.sizes.block_bytes)
+        self.step = self.a_col * self.sizes.numbers
 
     def _total(self, i: int, group: int) -> Ptr:
-        return self.totals + i * self.spec.panel_row + group * self.sizes.block_bytes
+        return self.totals + i * self.spec.tile_row + group * self.sizes.block_bytes
 
     def _block(self, at: Ptr, group: int, mask: Mask | None) -> list[Vec]:
-        """A block of a group, a vector per depth step."""
+        """A block of a group, a vector of units per unit of depth."""
         k, spec, sizes = self.k, self.spec, self.sizes
         loaded = []
         for c in range(sizes.columns):
             offset = k.load_int(self.offsets + (group * sizes.columns + c) * _WORD)
             if sizes.apart and mask is None:
                 k.prefetch(at + offset + _AHEAD)
-            loaded.append(k.load(at + offset, spec.element, sizes.lanes, mask))
+            loaded.append(k.load(at + offset, sizes.unit, sizes.lanes, mask))
         return transpose(k, loaded, spec.parts)
+
+    def _numbers(self, units: Vec) -> Iterator[Vec]:
+        """A vector of columns per depth step of a vector of units."""
+        k, spec, numbers = self.k, self.spec, self.sizes.numbers
+        if numbers == 1:
+            yield units
+            return
+        stored = k.bits(units, spec.packed)
+        for first in range(numbers):
+            every = range(first, stored.lanes, numbers)
+            yield k.convert(k.shuffle(stored, stored, every), spec.element)
 
     def _add(self, a: Ptr, vector: Vec, group: int) -> None:
         """Add a depth step; ``a`` is where A is at it."""
@@ -149,26 +178,52 @@ class _Panel:
 
     def whole(self, a: Ptr, b: Ptr, group: int) -> None:
         """A block of a group within one depth block; ``a`` and ``b`` are where it begins."""
-        for vector in self._block(b, group, None):
-            self._add(a, vector, group)
-            a = self.k.opaque(a + self.a_col)
+        for units in self._block(b, group, None):
+            for vector in self._numbers(units):
+                self._add(a, vector, group)
+                a = self.k.opaque(a + self.a_col)
 
     def part(self, where: tuple[Ptr, Ptr, Int], count: Int, group: int) -> None:
-        """``count`` depth steps, a block at most, in which a depth block may end.
+        """``count`` units of depth, a block at most, in which a depth block may end.
 
-        ``where`` is where A and B are, and the depth.
+        ``where`` is where A and B are, and the depth in units.
         """
         k, spec, sizes = self.k, self.spec, self.sizes
         a, b, depth = where
-        mask = k.mask(count * spec.parts, spec.element, sizes.lanes)
-        for step, vector in enumerate(self._block(b, group, mask)):
-            k.store(self.buffer + step * sizes.block_bytes, vector)
+        mask = k.mask(count * spec.parts, sizes.unit, sizes.lanes)
+        for step, units in enumerate(self._block(b, group, mask)):
+            k.store(self.buffer + step * sizes.block_bytes, units)
         for q in k.range(0, count):
-            d = depth + q
-            for _ in k.when((d > 0) & (d % spec.element.depth_block).equals(0)):
-                self._end_chains(group)
-            vector = k.load(self.buffer + q * sizes.block_bytes, spec.element, sizes.lanes)
-            self._add(a + q * self.a_col, vector, group)
+            self._end_before(depth + q, group)
+            units = k.load(self.buffer + q * sizes.block_bytes, sizes.unit, sizes.lanes)
+            at = a + q * self.step
+            for step, vector in enumerate(self._numbers(units)):
+                self._add(at + self.a_col * step, vector, group)
+
+    def _end_before(self, depth: Int, group: int) -> None:
+        """The chains of a group end if a depth block ends at ``depth``, in units."""
+        k = self.k
+        block = self.spec.element.depth_block // self.sizes.numbers
+        for _ in k.when((depth > 0) & (depth % block).equals(0)):
+            self._end_chains(group)
+
+    def rest(self, where: tuple[Ptr, Ptr, Int], count: Int, group: int) -> None:
+        """``count`` numbers that are no whole unit, one by one: nothing beyond them is read.
+
+        ``where``: as for :meth:`part`.
+        """
+        k, spec, sizes = self.k, self.spec, self.sizes
+        a, b, depth = where
+        self._end_before(depth, group)
+        stored, row = spec.packed, sizes.columns * spec.packed.bytes
+        for c in k.range(0, sizes.columns):
+            at = b + k.load_int(self.offsets + (c + group * sizes.columns) * _WORD)
+            for q in k.range(0, count):
+                one = k.load(at + q * stored.bytes, stored)
+                k.store(self.buffer + q * row + c * stored.bytes, one)
+        for q in k.range(0, count):
+            vector = k.load(self.buffer + q * row, stored, sizes.columns)
+            self._add(a + q * self.a_col, k.convert(vector, spec.element), group)
 
     def finish(self) -> None:
         """The last chains end; the tile is finished."""
@@ -180,7 +235,7 @@ class _Panel:
         for full in k.branches(cols.equals(spec.nr)):
             sums = {
                 (i, j): k.var(
-                    k.load(self.totals + i * spec.panel_row + j * width, spec.element, spec.lanes)
+                    k.load(self.totals + i * spec.tile_row + j * width, spec.element, spec.lanes)
                 )
                 for i in range(self.rows)
                 for j in vectors
@@ -194,21 +249,21 @@ def turned_tile(spec: GemmSpec, rows: int, *, apart: bool) -> Function:
     There is at least one.  Rounding contract: as that of ``kernels.micro``.
     """
     sizes = _Sizes(spec, apart)
-    per, block = sizes.columns, spec.element.depth_block
+    per, block = sizes.columns, spec.element.depth_block // sizes.numbers
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, depth: Int) -> None:
         panel = _Panel(k, sizes, (JOB.view(k, job_at), TILE.view(k, tile_at)), rows)
-        a_col = panel.a_col
+        units = depth // sizes.numbers
 
         def at(d: Int) -> tuple[Ptr, Ptr, Int]:
-            return a + d * a_col, b + d * spec.unit, d
+            return a + d * panel.step, b + d * spec.unit, d
 
         size = sizes.block_bytes
         over = k.misalignment(b, size)
         agree = (panel.job.int("b_col") % size).equals(0) & (over % spec.unit).equals(0)
         first = k.select(agree, (size - over) % size // spec.unit, k.const(0))
-        first = k.min(first, depth)
-        blocks = (depth - first) // per
+        first = k.min(first, units)
+        blocks = (units - first) // per
         last = first + blocks * per
         for group in panel.groups:
             for _ in k.when(first > 0):
@@ -227,8 +282,11 @@ def turned_tile(spec: GemmSpec, rows: int, *, apart: bool) -> Function:
                         else:
                             panel.part(where, k.const(per), group)
         for group in panel.groups:
-            for _ in k.when(last < depth):
-                panel.part(at(last), depth - last, group)
+            for _ in k.when(last < units):
+                panel.part(at(last), units - last, group)
+            if sizes.numbers > 1:
+                for _ in k.when(units * sizes.numbers < depth):
+                    panel.rest(at(units), depth - units * sizes.numbers, group)
         panel.finish()
 
     name = f"{spec.symbol}_turned_{'apart_' * apart}{rows}"

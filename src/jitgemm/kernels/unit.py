@@ -15,7 +15,9 @@ __all__ = ["gemm_functions"]
 
 def gemm_functions(spec: GemmSpec) -> list[Function]:
     """The nest and its forms for small, deep, 1 x 1 and many small products, and B's packing."""
-    functions = [nest(spec), serial(spec), split(spec), dot(spec)]
+    functions = [nest(spec), serial(spec), split(spec)]
+    if spec.types.sum_in_lanes(spec.element):
+        functions.append(dot(spec))
     if spec.b is BSource.PACKED:
         functions.append(pack_b(spec))
     if spec.b is BSource.INPLACE and not spec.epilogue.operands:

@@ -21,7 +21,7 @@ from jitgemm.kernels.quantised import sums_at
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, Vec, parameters
 
-__all__ = ["copy_rows", "pack_words", "widen_panel"]
+__all__ = ["add_up", "copy_rows", "pack_words", "widen_panel"]
 
 # Words of depth per strip of the path that moves numbers one by one: down a column only as far as
 # the lines of its neighbours stay near.  8 and 16 are equal within noise, 64 takes twice as long
@@ -193,13 +193,13 @@ class _Panels:
                 for v, cell in enumerate(sums):
                     at = panel + w * spec.panel_row + v * width
                     words = k.load(at, spec.element, spec.lanes)
-                    cell.value = _add_up(k, self.how, words, cell.value, signed=signed)
+                    cell.value = add_up(k, self.how, words, cell.value, signed=signed)
             at = sums_at(spec, panel, self.words)
             for v, cell in enumerate(sums):
                 k.store(at + v * width, cell.value)
 
 
-def _add_up(k: Kernel, how: Arithmetic, words: Vec, total: Vec, *, signed: bool) -> Vec:
+def add_up(k: Kernel, how: Arithmetic, words: Vec, total: Vec, *, signed: bool) -> Vec:
     """``total`` and the numbers of each word, by vectors whatever multiplies words."""
     bits = 8 * words.element.bytes // how.group
     one = sum(1 << (bits * g) for g in range(how.group))
@@ -223,16 +223,16 @@ def _pairs(k: Kernel, x: Vec, y: Vec) -> Vec:
 
 
 def pack_words(spec: GemmSpec) -> Function:
-    """Pack columns ``j0 .. j1`` of the job's B, over its whole depth."""
+    """Pack columns ``j0 .. j1`` and depth ``p0 .. p1`` of the job's B, in k-groups."""
     spec = spec.in_memory
 
     def body(k: Kernel, job_at: Ptr, target: Ptr, j0: Int, j1: Int, p0: Int, p1: Int) -> None:
         job = JOB.view(k, job_at)
         rs, cs = job.int("b_row"), job.int("b_col")
-        at, swap = job.pointer("b") + j0 * cs, job.int("swap_b").differs(0)
-        # The caller's range of words is the whole depth: words are counted here again.
-        del p0, p1
-        source = Source(at, cs, rs, j1 - j0, job.int("k_numbers"), swap=swap)
+        group, swap = spec.arithmetic.group, job.int("swap_b").differs(0)
+        first, last = p0 * group, k.min(p1 * group, job.int("k_numbers"))
+        at = job.pointer("b") + j0 * cs + first * rs
+        source = Source(at, cs, rs, j1 - j0, last - first, swap=swap)
         _Panels(k, spec, source, (target, job.int("panel_stride"))).write()
 
     params = parameters("job* target* j0 j1 p0 p1")
@@ -322,7 +322,7 @@ def _sum(k: Kernel, spec: GemmSpec, how: Arithmetic, row: Ptr, words: Int) -> No
     def add(at: Ptr, mask_of: Int | None) -> None:
         mask = None if mask_of is None else k.mask(mask_of, element, lanes)
         x = k.load(at, element, lanes, mask)
-        total.value = _add_up(k, how, x, total.value, signed=signed)
+        total.value = add_up(k, how, x, total.value, signed=signed)
 
     for w in k.range(0, whole, lanes):
         add(row + w * how.word_bytes, None)

@@ -19,6 +19,14 @@ __all__ = [
 # Microtiles down the rows from which upconverting a micropanel first pays: an estimate, from about
 # four cycles per depth step against two lost in each microtile; 5 of them gained a tenth.
 _TILES_TO_UPCONVERT = 4
+# How often columns of narrow numbers are walked, for as many rows each time as a tile has, before
+# packing them pays: it takes several times as long as packing floats.  us with 4 walks of 4 rows
+# and packed, 16 rows times 512^2, 1024^2, 4096^2: f16 67 and 115, 264 and 499, 4900 and 8500; bf16
+# 57 and 116, 234 and 489, 4600 and 8400; i8 14 and 14, 58 and 61, 1220 and 1330; i16 24 and 24, 86
+# and 108, 2850 and 2890; with 3 walks, 12 rows: i8 11 and 12, 45 and 52, 860 and 1170; i16 16 and
+# 20, 67 and 91, 2350 and 2540.  More than 4 walks are more than one chunk of rows (AVX-512, one
+# thread, lowest of 15 calls, busy Zen 5 VM, 2026-12-01).
+_WALKS_OF_HALVES, _WALKS_OF_K_GROUPS = 4, 3
 # What an element of D that is scattered costs, in multiply-adds of a vector, and an element of B
 # that is transposed while it is packed.  Where A is column-major, time as given over time exchanged
 # (in brackets what `_gain_exchanged` says before the first of these is taken off): f32
@@ -81,8 +89,6 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
     """How B is read."""
     if problem.b is None:
         return BSource.PACKED, "B: prepacked micropanels"
-    if not problem.plain:
-        return _by_types(problem, problem.b, context)
     if is_dot(problem):
         return BSource.INPLACE, "one row and one column: a sum in lanes, added in halves"
     if problem.b.swapped:
@@ -90,25 +96,22 @@ def b_source(problem: Problem, context: Context) -> tuple[BSource, str]:
     return _by_layout(problem, problem.b, context)
 
 
-def _by_types(problem: Problem, b: Operand, context: Context) -> tuple[BSource, str]:
-    """How a B of other numbers than the sums' is read: in place if loads can upconvert it."""
-    how = arithmetic_for(problem.types, problem.element, context.isa)
-    if how.reads_b and not b.swapped and b.col == problem.types.b.bytes:
-        limit, where = _rows_in_place(problem, context)
-        if problem.m <= limit:
-            return BSource.INPLACE, f"B: read in place, {where}; packing pays from {limit + 1} rows"
-    return BSource.PACKED, "B: packed per call, for numbers of another type than the sums'"
-
-
 def _by_layout(problem: Problem, b: Operand, context: Context) -> tuple[BSource, str]:
-    if b.row == problem.unit and b.col != problem.unit:
+    how = arithmetic_for(problem.types, problem.element, context.isa)
+    # One column is contiguous either way; for k-groups it is the way that saves packing.
+    several = b.col != problem.unit_b or (problem.n == 1 and how.group > 1)
+    if b.row == problem.unit_b and several and how.reads_columns:
         tile = tile_for(problem.element, context.isa, problem.parts)
         most = columns_tile(tile, context.isa, problem.parts).mr
         limit = min(most, context.knob("rhs_turn_rows"))
+        if problem.types.b.bytes < problem.element.bytes:
+            limit *= _WALKS_OF_HALVES if how.group == 1 else _WALKS_OF_K_GROUPS
         if problem.m <= limit and problem.k > 0:
-            why = f"B: its columns are contiguous, transposed in registers up to {limit} rows"
-            return BSource.COLUMNS, why
-    if b.col != problem.unit:
+            read = "transposed in registers" if how.group == 1 else "multiplied in lanes"
+            return BSource.COLUMNS, f"B: its columns are contiguous, {read} up to {limit} rows"
+    if not how.reads_b:
+        return BSource.PACKED, "B: packed per call, for numbers of another type than the sums'"
+    if b.col != problem.unit_b:
         return BSource.PACKED, "B: packed per call, because its rows are not contiguous"
     limit, where = _rows_in_place(problem, context)
     if problem.m <= limit:
@@ -119,9 +122,10 @@ def _by_layout(problem: Problem, b: Operand, context: Context) -> tuple[BSource,
 def is_dot(problem: Problem) -> bool:
     """Whether a sum in lanes is wanted: the only route with an order of its own.
 
-    A rule about shapes alone, so that strides, threads and packing do not show in the bits.
+    A rule about shapes and types alone, so that strides, threads and packing do not show in the
+    bits.
     """
-    one = problem.m == 1 and problem.n == 1 and problem.plain
+    one = problem.m == 1 and problem.n == 1 and problem.types.sum_in_lanes(problem.element)
     return one and problem.k > 1 and not problem.strict
 
 
@@ -134,7 +138,8 @@ def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     elif problem.b is not None and problem.n * problem.parts <= isa.lanes(problem.element):
         tile = slim_tile(tile)
     # A unit that rounds has an order of its own, which must not depend on how many rows there are.
-    unit = packed and (problem.m >= context.knob("matrix_rows") or not problem.element.integral)
+    many = problem.m >= context.knob("matrix_rows") and not splits(problem, context)
+    unit = packed and (many or not problem.element.integral)
     rows = packed and problem.m >= _TILES_TO_UPCONVERT * tile.mr
     how = arithmetic_for(problem.types, problem.element, isa, unit=unit, rows=rows)
     if how.tiles:
@@ -169,7 +174,7 @@ def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
     """
     assert problem.b is not None
     rows, l3 = context.knob("rhs_pack_rows"), context.machine.l3.size
-    size = problem.k * problem.n * problem.parts * problem.types.b.bytes
+    size = problem.k * problem.n * problem.unit_b
     if context.machine.far_l3:
         return _rows_before_far_l3(size, rows, context.machine.l2.size)
     if size > l3 // 2:
@@ -218,10 +223,8 @@ def is_direct(problem: Problem, k_groups: int) -> tuple[bool, str]:
 
 def streams_rows(problem: Problem, context: Context) -> bool:
     """Whether few rows should stream the rows of a B read in place, not walk down its columns."""
-    if not problem.plain:
-        return False
-    size = problem.k * problem.n * problem.unit
-    long_rows = problem.n * problem.unit >= context.knob("sweep_row_bytes")
+    size = problem.k * problem.n * problem.unit_b
+    long_rows = problem.n * problem.unit_b >= context.knob("sweep_row_bytes")
     # They are streamed together, so they must not be shared out among tiles and threads.
     rows = min(SWEEP_ROWS, tile_for(problem.element, context.isa, problem.parts).mr)
     enough = problem.m <= rows and long_rows and size > context.machine.l2.size
@@ -234,27 +237,30 @@ def reads_bias_in_place(problem: Problem) -> bool:
     A number for all elements may come as one per column, all of them the same one in memory.
     """
     bias, per_row = problem.bias, problem.epilogue.bias is Bias.ROW
-    return bias is None or (not bias.swapped and (per_row or bias.col == problem.unit))
+    unit = problem.parts * problem.types.bias.bytes
+    return bias is None or (not bias.swapped and (per_row or bias.col == unit))
 
 
 def staggers(problem: Problem, context: Context) -> bool:
     """Whether columns transposed in registers should be staggered, coming from memory."""
-    size = problem.k * problem.n * problem.unit
+    if arithmetic_for(problem.types, problem.element, context.isa).group > 1:
+        # Few columns at a time, each read a line at a time.
+        return False
+    size = problem.k * problem.n * problem.unit_b
     # Columns are 4 KiB behind each other: of a walk of a few times that it would be most.
-    long = problem.k * problem.unit >= context.knob("apart_column_bytes")
+    long = problem.k * problem.unit_b >= context.knob("apart_column_bytes")
     return long and size > context.machine.l3.size // 2
 
 
 def splits(problem: Problem, context: Context) -> bool:
     """Whether the depth should be shared among threads, a small result being too few tiles."""
     m, n = problem.m, problem.n
-    if (
-        problem.b is None
-        or not problem.plain
-        or is_dot(problem)
-        or problem.a.swapped
-        or problem.k < context.knob("split_depth")
-    ):
+    how = arithmetic_for(problem.types, problem.element, context.isa)
+    # Only rows that are copied can be put in order.
+    foreign = problem.a.swapped and how.plain
+    if problem.b is None or is_dot(problem) or foreign or problem.types.bf16_dot:
+        return False
+    if problem.k < context.knob("split_depth"):
         return False
     if not is_direct(problem, 1)[0]:
         return False

@@ -11,7 +11,7 @@ from jitgemm.planner.context import Context, Draft, aligned
 from jitgemm.planner.problem import Problem
 from jitgemm.planner.records import PackA, WalkA
 
-__all__ = ["ReadA", "read_a", "walk_a"]
+__all__ = ["ReadA", "copied_row", "read_a", "walk_a"]
 
 # Micropanels of B from which packing an A pays whose lines would fill L1.  Time in place over
 # time packed, AVX2 (6 rows a tile), f32, k = 2048, columns of A 240 to 2000 bytes: 4 micropanels
@@ -145,6 +145,13 @@ def _colliding_rows(problem: Problem, spec: GemmSpec, context: Context) -> ReadA
     return ReadA(PackA.INPLACE, mr, "A: read in place by broadcast")
 
 
+def copied_row(spec: GemmSpec, depth: int) -> int:
+    """Bytes from one copied row of ``depth`` k-groups to the next."""
+    steps = depth + int(spec.sums_columns)  # a row's sum lies behind it
+    # An odd number of lines from row to row spreads the rows over all sets.
+    return aligned(steps * spec.unit) | _LINE
+
+
 def walk_a(draft: Draft, pack: PackA, blocking: Blocking) -> WalkA:
     """How the microkernel walks what :func:`read_a` chose, and the scratch of a thread."""
     problem, spec = draft.problem, draft.spec
@@ -156,9 +163,7 @@ def walk_a(draft: Draft, pack: PackA, blocking: Blocking) -> WalkA:
         row, col, tile, width = unit, rows * unit, rows * kc * unit, rows * spec.parts
         copied = aligned(blocking.rows_per_chunk * kc * unit)
     elif pack is PackA.ROWS:
-        # An odd number of lines from row to row spreads the rows over all sets.
-        steps = kc + int(spec.sums_columns)  # a row's sum lies behind it
-        row = aligned(steps * unit) | _LINE
+        row = copied_row(spec, kc)
         tile, width, copied = rows * row, row // spec.element.bytes, blocking.rows_per_chunk * row
     upconverted = aligned(blocking.depth_step * spec.panel_row) if spec.widens_panels else 0
     return WalkA(

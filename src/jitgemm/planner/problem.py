@@ -72,6 +72,11 @@ class Problem:
         return self.parts * self.element.bytes
 
     @property
+    def unit_b(self) -> int:
+        """Bytes of one number of B."""
+        return self.parts * self.types.b.bytes
+
+    @property
     def plain(self) -> bool:
         """Whether all operands hold numbers of the sums' type."""
         return self.types.plain(self.element)

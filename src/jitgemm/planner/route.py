@@ -112,7 +112,9 @@ class GemmPlan:
 
 def _route(draft: Draft) -> Route:
     problem, source, context = draft.problem, draft.spec.b, draft.context
-    if splits(problem, context):
+    # Sums of columns that are read in place are those of whole columns.
+    whole = source is BSource.COLUMNS and draft.spec.epilogue.zero_a
+    if splits(problem, context) and not whole:
         return SplitDepth.plan(draft)
     if is_dot(problem):
         return Dot.plan(draft)
