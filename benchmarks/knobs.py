@@ -46,7 +46,7 @@ def rhs_pack_rows() -> None:
         print(f"| {m} | " + " | ".join(cells) + " |", flush=True)
 
 
-def rhs_turn_rows() -> None:
+def rhs_transpose_rows() -> None:
     """Turning a column-major B in registers against packing it, by the rows that meet it."""
     print("\nrhs_turn_rows: time packed per call over time turned in registers\n")
     shapes = ((64, 64), (256, 256), (512, 512), (1000, 1000), (1024, 1024), (4096, 4096))
@@ -56,7 +56,9 @@ def rhs_turn_rows() -> None:
         cells = []
         for k, n in shapes:
             runs = {
-                name: runner(Setting(F32, (m, k, n), columns=True, knobs={"rhs_turn_rows": rows}))
+                name: runner(
+                    Setting(F32, (m, k, n), columns=True, knobs={"rhs_transpose_rows": rows})
+                )
                 for name, rows in (("turned", 10), ("packed", 0))
             }
             times = medians(runs, rounds=7)
@@ -114,7 +116,7 @@ def lhs_packing() -> None:
 def main() -> None:
     parallel_flops()
     rhs_pack_rows()
-    rhs_turn_rows()
+    rhs_transpose_rows()
     split_depth()
     lhs_packing()
 

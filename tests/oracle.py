@@ -296,18 +296,18 @@ def documented(
     dtype, madd = a.dtype, multiply_add(fused)
     m, k = a.shape
     n = b.shape[1]
-    parts, unit = (2 if dtype.kind == "c" else 1), a.real.dtype.itemsize
+    components, unit = (2 if dtype.kind == "c" else 1), a.real.dtype.itemsize
     step = BY_NAME[f"f{unit * 8}"].depth_block
     if not alpha:
         # Without alpha the sum is not formed at all (contract 2).
         a, b, k = a[:, :0], b[:0], 0
     with np.errstate(all="ignore"):
         pairs = [(a, b)]
-        if parts == 2:
+        if components == 2:
             pairs = [(a.real, b.real), (a.imag, b.imag), (a.real, b.imag), (a.imag, b.real)]
         signs = -1 if conj_a else 1, -1 if conj_b else 1
         if (m, n) == (1, 1) and k > 1 and reproducible == "default":
-            blocks = lane_sums(pairs, 256 // unit // parts**2, step, madd)
+            blocks = lane_sums(pairs, 256 // unit // components**2, step, madd)
             total = combined(ascending(blocks), signs)
         else:
             total = ascending(combined(chain_sums(pairs, step, madd), signs))
@@ -317,7 +317,7 @@ def documented(
             total = _scaled(total, beta, _planes(native(c)), madd)
         if bias is not None:
             total = total + _planes(np.broadcast_to(native(bias), (m, n)))
-    if parts == 1:
+    if components == 1:
         return mapped(np.asarray(total[0], dtype), activation, epilogue)
     result = np.empty((m, n), dtype)
     result.real, result.imag = total
@@ -499,8 +499,8 @@ TINY = Machine(Cache(512, 64, 2), Cache(1 << 10, 64, 4), Cache(16 << 10, 64, 8),
 """Caches so small that tiny products take the routes of large ones, in many pieces."""
 
 MANY_PIECES = {
-    "parallel_flops": 1, "sweep_row_bytes": 1, "rhs_pack_rows": 1, "rhs_turn_rows": 9,
-    "apart_column_bytes": 1,
+    "parallel_flops": 1, "streaming_row_bytes": 1, "rhs_pack_rows": 1, "rhs_transpose_rows": 9,
+    "stagger_column_bytes": 1,
 }  # fmt: skip
 """Thresholds so low as well."""
 
@@ -542,13 +542,14 @@ def low_tiles() -> Iterator[None]:
     mine = [row for row in registry.rows() if row[1] == isa]
     forget_plans()
     try:
-        for element, _, parts, tile in mine:
+        for element, _, components, tile in mine:
             rows = min(3, tile.mr)
-            registry.register(element, isa, Tile(rows, tile.nr_regs, ((1, rows), (2, 1))), parts)
+            low = Tile(rows, tile.nr_regs, ((1, rows), (2, 1)))
+            registry.register(element, isa, low, components)
         yield
     finally:
-        for element, _, parts, tile in mine:
-            registry.register(element, isa, tile, parts)
+        for element, _, components, tile in mine:
+            registry.register(element, isa, tile, components)
         forget_plans()
 
 

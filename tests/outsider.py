@@ -30,10 +30,10 @@ __all__ = ["add_unit", "add_vectors", "emulated", "unit_set", "vector_set", "zer
 def _dot4(lanes: int) -> Op:
     """Four products per lane, of unsigned and signed bytes, in instructions every machine has."""
     narrow, wide, v = f"<{4 * lanes} x i8>", f"<{4 * lanes} x i32>", f"<{lanes} x i32>"
-    parts, total, lines = "4567", "{c}", []
+    components, total, lines = "4567", "{c}", []
     for part in range(4):
         picks = ", ".join(f"i32 {4 * i + part}" for i in range(lanes))
-        picked, result = f"{{t{parts[part]}}}", f"{{tt{part}}}" if part < 3 else "{r}"
+        picked, result = f"{{t{components[part]}}}", f"{{tt{part}}}" if part < 3 else "{r}"
         order = f"<{lanes} x i32> <{picks}>"
         lines += [f"{picked} = shufflevector {wide} {{t3}}, {wide} {{t3}}, {order}",
                   f"{result} = add {v} {total}, {picked}"]  # fmt: skip
@@ -89,12 +89,12 @@ def add_vectors(isa: Isa, most: int = 3) -> None:
     """Register a vector set, with tiles that fill its registers or have ``most`` rows."""
     tables.register(isa)
     for element in (F32, F64, I32, I64):
-        for parts in (1, 2) if element in (F32, F64) else (1,):
+        for components in (1, 2) if element in (F32, F64) else (1,):
             # Two vectors of B and a broadcast, and some for what is no single instruction.
-            rows = max(1, min(most, (isa.vector_registers - 5) // (2 * parts)))
-            few = (isa.vector_registers - 3) // (4 * parts)
+            rows = max(1, min(most, (isa.vector_registers - 5) // (2 * components)))
+            few = (isa.vector_registers - 3) // (4 * components)
             more = ((2, min(rows, few)),) if few else ()
-            registry.register(element, isa, Tile(rows, 2, ((1, rows), *more)), parts)
+            registry.register(element, isa, Tile(rows, 2, ((1, rows), *more)), components)
 
 
 # -- matrix units ---------------------------------------------------------------------------------

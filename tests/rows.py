@@ -17,7 +17,7 @@ from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.jit.target import available
 from jitgemm.kernels import registry
-from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type, tiled
+from jitgemm.kernels.arithmetic import OperandTypes, arithmetic_for, sum_type, tiled
 from jitgemm.kernels.registry import Row
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 
@@ -85,8 +85,8 @@ def distinct_rows() -> list[Row]:
     """One of each rows whose kernels are the same code."""
 
     def code(row: Row) -> tuple[ElementType, int, Any, Hashable]:
-        element, isa, parts, tile = row
-        return element, parts, tile, _code_of(isa, integral=element.integral)
+        element, isa, components, tile = row
+        return element, components, tile, _code_of(isa, integral=element.integral)
 
     found = []
     for integral in (False, True):
@@ -96,7 +96,7 @@ def distinct_rows() -> list[Row]:
 
 
 def typed_spec(
-    isa: Isa, types: Types, epilogue: Epilogue = _PLAIN, *, vectors: bool = False,
+    isa: Isa, types: OperandTypes, epilogue: Epilogue = _PLAIN, *, vectors: bool = False,
     source: BSource = BSource.PACKED,
 ) -> GemmSpec:  # fmt: skip
     """The kernel of a product of these types, as the planner would ask for it.

@@ -105,14 +105,14 @@ KNOBS = {
             "benchmarks/knobs.py, Zen 5 VM, 2026-11-30: k=1024 n=4096 packs faster from 42 rows",
         ),
         _knob(
-            "sweep_row_bytes",
+            "streaming_row_bytes",
             2048,
             1,
             "bytes per row of an unpacked B from which few rows of A sweep along its rows",
             "half of what a prefetcher stays within: shorter rows end before it has caught on",
         ),
         _knob(
-            "rhs_turn_rows",
+            "rhs_transpose_rows",
             4,
             0,
             "rows of A up to which a B with contiguous columns is turned in registers, not packed; "
@@ -121,7 +121,7 @@ KNOBS = {
             "times as fast as packing from 64 x 64 to 4096 x 4096",
         ),
         _knob(
-            "apart_column_bytes",
+            "stagger_column_bytes",
             16384,
             1,
             "bytes of a column of B from which columns turned in registers lag behind each other, "

@@ -25,18 +25,19 @@ from jitgemm.isa.types import F16, F32, F64, I32, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available, host
 from jitgemm.kernels import registry
-from jitgemm.kernels.arithmetic import Arithmetic, Types
+from jitgemm.kernels.arithmetic import Arithmetic, OperandTypes
+from jitgemm.kernels.columns import column_tile
 from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.peak import chains, peak_function
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
-from jitgemm.kernels.turned import turned_tile
 from jitgemm.lang.core import Function
 from jitgemm.runtime.engine import engine
 from oracle import run_python
 from rows import distinct_rows
 
+MIXED = OperandTypes(F32, F16, F32, F32, F32)
 FULL = Epilogue(beta=True, bias=Bias.FULL, program=ACTIVATIONS["relu"])
 x86 = pytest.mark.skipif(host().arch != "x86_64", reason="reads x86 assembly")
 
@@ -46,17 +47,17 @@ def _specs(
 ) -> list[Any]:
     """Those of rows with code of their own; ``kinds``: floats, integers or both."""
     found = []
-    for element, isa, parts, tile in distinct_rows():
+    for element, isa, components, tile in distinct_rows():
         if isa.interpreted or not available(isa):
             continue
         if kinds not in ("both", "integers" if element.integral else "floats"):
             continue
         for b in sources:
-            fits = registry.columns_tile(tile, isa, parts) if b is BSource.COLUMNS else tile
+            fits = registry.columns_tile(tile, isa, components) if b is BSource.COLUMNS else tile
             for e in epilogues:
-                plain = parts == 2 or element.integral
+                plain = components == 2 or element.integral
                 known = replace(e, program=None) if plain else e
-                found.append(GemmSpec(element, isa, fits, b, known, parts))
+                found.append(GemmSpec(element, isa, fits, b, known, components))
     return [pytest.param(spec, id=spec.symbol) for spec in found]
 
 
@@ -156,13 +157,19 @@ def test_different_specs_have_different_names_and_units() -> None:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"parts": 3}, "one or two reals"),
-        ({"parts": 2, "element": I32, "arithmetic": Arithmetic.plain_of(I32)}, "are floats"),
+        ({"components": 3}, "one or two reals"),
+        ({"components": 2, "element": I32, "arithmetic": Arithmetic.plain_of(I32)}, "are floats"),
         ({"epilogue": Epilogue(zero_a=True)}, "32-bit sums"),
         ({"epilogue": Epilogue(scale=Scale.ROW)}, "32-bit sums"),
-        ({"arithmetic": Arithmetic(Types(F32, F16, F32, F32, F32), F32, F32)}, "read in place"),
         (
-            {"b": BSource.COLUMNS, "arithmetic": Arithmetic(Types(F32, F16, *[F32] * 3), F32, F32)},
+            {"arithmetic": Arithmetic(MIXED, F32, F32)},
+            "read in place",
+        ),
+        (
+            {
+                "b": BSource.COLUMNS,
+                "arithmetic": Arithmetic(MIXED, F32, F32),
+            },
             "columns whose numbers",
         ),
         ({"arithmetic": replace(Arithmetic.plain_of(F32), tiles=True)}, "micropanels"),
@@ -205,7 +212,7 @@ def _micros(spec: GemmSpec) -> list[Function]:
 
 def _turned(spec: GemmSpec) -> list[Function]:
     rows = range(1, spec.tile.mr + 1)
-    return [turned_tile(spec, i, apart=apart) for i in rows for apart in (False, True)]
+    return [column_tile(spec, i, apart=apart) for i in rows for apart in (False, True)]
 
 
 @x86
@@ -215,7 +222,7 @@ def test_hot_loops_multiply_once_per_element_and_leave_the_stack_alone(spec: Gem
         full = [loop for loop in loops if not loop.masked]
         assert len(full) == 1, f"{rows}x{columns}: {len(full)} loops without masks"
         (loop,) = full
-        reals = rows * spec.parts
+        reals = rows * spec.components
         assert loop.multiplications == reals * columns, f"{rows}x{columns}"
         assert not loop.stack, f"{rows}x{columns} spills: {loop.stack}"
         assert not loop.count(r"\tcall|\tv?div|\tidiv|\tv?gather"), f"{rows}x{columns}"
@@ -264,9 +271,9 @@ def test_masked_loops_reload_masks_at_most(spec: GemmSpec) -> None:
         wanted = spec.b is BSource.INPLACE and (panels == 1 or spec.partial_groups)
         assert len(masked) == wanted, f"{rows}x{columns}"
         for loop in masked:
-            assert loop.multiplications == rows * spec.parts * columns, f"{rows}x{columns}"
+            assert loop.multiplications == rows * spec.components * columns, f"{rows}x{columns}"
             # Where masks are vectors, a full complex tile of them leaves none for B's first column.
-            spilled = spec.parts == 2 and not spec.isa.mask_registers
+            spilled = spec.components == 2 and not spec.isa.mask_registers
             assert len(loop.stack_stores) <= spilled, f"{rows}x{columns}: {loop.stack_stores}"
             assert len(loop.stack) <= columns + 2 * spilled, f"{rows}x{columns}: {loop.stack}"
 
@@ -277,12 +284,12 @@ def test_columns_are_turned_by_the_fewest_shuffles(spec: GemmSpec) -> None:
     functions = assembly_of(spec, _turned(spec))
     for rows in range(1, spec.tile.mr + 1):
         for apart in (False, True):
-            name = f"{spec.symbol}_turned_{'apart_' * apart}{rows}"
+            name = f"{spec.symbol}_columns_{'apart_' * apart}{rows}"
             lanes = spec.lanes
-            least = max(2 * spec.parts, 16 // spec.element.bytes)
+            least = max(2 * spec.components, 16 // spec.element.bytes)
             while apart and spec.nr // lanes < 4 and lanes > least:
                 lanes //= 2
-            per, groups = lanes // spec.parts, spec.nr // lanes
+            per, groups = lanes // spec.components, spec.nr // lanes
             code = Loop(tuple(functions[name]), frame=False)
             turning = per * (per.bit_length() - 1)
             # Of every group a whole block, and three in parts: at both ends, and where chains end.
@@ -290,7 +297,7 @@ def test_columns_are_turned_by_the_fewest_shuffles(spec: GemmSpec) -> None:
             if spec.isa.fused:
                 assert code.shuffles >= blocks * turning, name
                 # Besides: complex sums combined, signs and broadcasts.
-                assert code.shuffles <= blocks * (turning + 2 * rows * spec.parts) + 64, name
+                assert code.shuffles <= blocks * (turning + 2 * rows * spec.components) + 64, name
             assert not code.count(r"\tv?div|\tidiv|\tv?gather"), name
 
 

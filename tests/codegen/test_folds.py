@@ -14,11 +14,11 @@ from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F16, F32, I8, I16, I32, U8, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available, host
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.columndots import column_dots
+from jitgemm.kernels.columns import column_tile
 from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
-from jitgemm.kernels.turned import turned_tile
 from rows import typed_spec
 
 pytestmark = pytest.mark.skipif(host().arch != "x86_64", reason="reads x86 assembly")
@@ -27,7 +27,7 @@ SETS = [i for i in tables.BY_NAME.values() if available(i) and not i.interpreted
 FOURS = [i for i in SETS if "dot4" in i.integers]
 FUSED = [i for i in SETS if i.fused]
 REQUANTISED = Epilogue(zero_a=True, zero_b=True, bias=Bias.COLUMN, scale=Scale.COLUMN)
-DOT = Types(BF16, BF16, F32, F32, F32, bf16_dot=True)
+DOT = OperandTypes(BF16, BF16, F32, F32, F32, bf16_dot=True)
 ACTIVE = Epilogue(beta=True, bias=Bias.FULL, program=ACTIVATIONS["relu"])
 
 named = {"ids": lambda x: x.name if isinstance(x, Isa) else str(x)}
@@ -54,7 +54,7 @@ def test_bytes_are_folded_four_at_a_time(
     isa: Isa, a: ElementType, b: ElementType, epilogue: Epilogue
 ) -> None:
     out = I32 if epilogue.scale is Scale.NONE else I8
-    spec = typed_spec(isa, Types(a, b, I32, I32, out), epilogue, vectors=True)
+    spec = typed_spec(isa, OperandTypes(a, b, I32, I32, out), epilogue, vectors=True)
     for (rows, columns), loop in _microkernels(spec).items():
         what = f"{rows}x{columns}"
         assert loop.count(r"\bvpdpbusd\b") == loop.folds == rows * columns, what
@@ -66,8 +66,8 @@ def test_bytes_are_folded_four_at_a_time(
 
 @pytest.mark.skipif(not available(tables.AVX512_AMX), reason="no matrix unit here")
 @pytest.mark.parametrize("epilogue", [Epilogue(), REQUANTISED], **named)
-@pytest.mark.parametrize("types", [Types(U8, I8, I32, I32, I32), DOT], ids=["bytes", "bf16"])
-def test_tiles_are_loaded_once_for_four_products(types: Types, epilogue: Epilogue) -> None:
+@pytest.mark.parametrize("types", [OperandTypes(U8, I8, I32, I32, I32), DOT], ids=["bytes", "bf16"])
+def test_tiles_are_loaded_once_for_four_products(types: OperandTypes, epilogue: Epilogue) -> None:
     if types is DOT and epilogue.zero_a:
         epilogue = ACTIVE
     narrow = replace(types, out=I8) if epilogue.scale is not Scale.NONE else types
@@ -97,7 +97,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("isa, a, b", PAIRS)
 def test_pairs_are_folded_by_one_instruction(isa: Isa, a: ElementType, b: ElementType) -> None:
-    spec = typed_spec(isa, Types(a, b, I32, I32, I32), vectors=True)
+    spec = typed_spec(isa, OperandTypes(a, b, I32, I32, I32), vectors=True)
     assert spec.arithmetic.group == 2
     for (rows, columns), loop in _microkernels(spec).items():
         what = f"{rows}x{columns}"
@@ -121,7 +121,7 @@ def test_columns_of_k_groups_are_multiplied_by_the_vector(
     isa: Isa, a: ElementType, b: ElementType
 ) -> None:
     """A load and an instruction per row for each column; one more for the column's own sum."""
-    spec = typed_spec(isa, Types(a, b, I32, I32, I32), source=BSource.COLUMNS)
+    spec = typed_spec(isa, OperandTypes(a, b, I32, I32, I32), source=BSource.COLUMNS)
     every = {rows: column_dots(spec, rows) for rows in range(1, spec.tile.mr + 1)}
     code = assembly_of(spec, list(every.values()))
     for rows, function in every.items():
@@ -139,12 +139,12 @@ def test_columns_of_k_groups_are_multiplied_by_the_vector(
 @pytest.mark.parametrize("isa", FUSED, **named)
 def test_halves_in_columns_are_transposed_two_at_a_time(isa: Isa, half: ElementType) -> None:
     """As many shuffles as for floats serve twice the depth; a column's line is loaded once."""
-    spec = typed_spec(isa, Types(*[half] * 5), source=BSource.COLUMNS)
-    floats = typed_spec(isa, Types.of(F32), source=BSource.COLUMNS)
+    spec = typed_spec(isa, OperandTypes(*[half] * 5), source=BSource.COLUMNS)
+    floats = typed_spec(isa, OperandTypes.of(F32), source=BSource.COLUMNS)
     moves = r"\tv?p?(unpck|shuf|perm2|insert)"
     counts = []
     for each in (spec, floats):
-        function = turned_tile(each, 1, apart=False)
+        function = column_tile(each, 1, apart=False)
         code = Loop(tuple(assembly_of(each, [function])[function.name]))
         counts.append((code.count(moves), code.multiplications))
     (narrow, steps), (wide, half_as_many) = counts
@@ -158,7 +158,7 @@ def test_halves_in_columns_are_transposed_two_at_a_time(isa: Isa, half: ElementT
 def test_halves_are_widened_once_per_vector(
     isa: Isa, half: ElementType, epilogue: Epilogue
 ) -> None:
-    spec = typed_spec(isa, Types(*[half] * 5), epilogue)
+    spec = typed_spec(isa, OperandTypes(*[half] * 5), epilogue)
     widening = r"\bvpmovzxwd\b" if half is BF16 else r"\bvcvtph2psx?\b"
     for (rows, columns), loop in _microkernels(spec).items():
         what = f"{rows}x{columns}"
@@ -176,7 +176,7 @@ _UNWANTED = r"\bv(dpbf16ps|cvtne2?ps2bf16|dpphps|fmadd\w+ph|fmadd\w+bf16)\b"
 @pytest.mark.parametrize("isa", SETS, **named)
 def test_no_instruction_of_halves_flushes_subnormal_numbers(isa: Isa, half: ElementType) -> None:
     # Each way to read and each way to write once: neither knows of the other.
-    mixed, same = Types(half, F32, half, half, F32), Types(*[half] * 5)
+    mixed, same = OperandTypes(half, F32, half, half, F32), OperandTypes(*[half] * 5)
     for types, epilogue in ((mixed, Epilogue()), (same, ACTIVE)):
         text = compiler.assembly(compiler.gemm_unit(typed_spec(isa, types, epilogue)))
         assert len(text) > 10_000

@@ -28,12 +28,12 @@ import pytest
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
 from jitgemm.kernels.arithmetic import Arithmetic
+from jitgemm.kernels.exports import gemm_functions
 from jitgemm.kernels.expression import ACTIVATIONS, Program, emit
 from jitgemm.kernels.matrix import matrix_microkernel
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.registry import columns_tile
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
-from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function, Vec
 from jitgemm.lang.interp import InterpKernel, Memory, dtype_of, run
 from jitgemm.lang.record import Record
@@ -81,11 +81,11 @@ def short_block(spec: GemmSpec) -> GemmSpec:
 def specs(sources: Iterable[BSource] = BSource, *, every: bool = False) -> list[Any]:
     """Test parameters: every row plain and with an epilogue (``every``: with each of them)."""
     found = []
-    for number, (element, isa, parts, tile) in enumerate(distinct_rows()):
+    for number, (element, isa, components, tile) in enumerate(distinct_rows()):
         for source in sources:
-            fits = columns_tile(tile, isa, parts) if source is BSource.COLUMNS else tile
-            plain = GemmSpec(element, isa, fits, source, PLAIN, parts)
-            kinds = INTEGER if element.integral else REAL if parts == 1 else COMPLEX
+            fits = columns_tile(tile, isa, components) if source is BSource.COLUMNS else tile
+            plain = GemmSpec(element, isa, fits, source, PLAIN, components)
+            kinds = INTEGER if element.integral else REAL if components == 1 else COMPLEX
             turn = (number + list(BSource).index(source)) % len(kinds)
             some = kinds if every else kinds[turn : turn + 1]
             rich = [short_block(replace(plain, epilogue=e)) for e in some]
@@ -141,7 +141,7 @@ def real_of(spec: GemmSpec) -> np.dtype[Any]:
 
 def number_of(spec: GemmSpec) -> np.dtype[Any]:
     """The type of a number: complex if it has two parts."""
-    return np.dtype(f"c{2 * spec.element.bytes}") if spec.parts == 2 else real_of(spec)
+    return np.dtype(f"c{2 * spec.element.bytes}") if spec.components == 2 else real_of(spec)
 
 
 class Operands:
@@ -167,8 +167,8 @@ class Operands:
                 np.array([0, info.min, info.max], self.real)
             )
             return x
-        parts = self.number.itemsize // self.real.itemsize
-        shape = (*shape[:-1], shape[-1] * parts)
+        components = self.number.itemsize // self.real.itemsize
+        shape = (*shape[:-1], shape[-1] * components)
         mantissa = self.rng.uniform(-1, 1, shape)
         mantissa[self.rng.random(shape) < 0.05] = -0.0
         x = (mantissa * 2.0 ** self.rng.integers(-3, 4, shape)).astype(self.real)
@@ -251,7 +251,7 @@ class Factors:
                 # Modulo 2**bits, and a whole slot.
                 job[name] = np.uint64(value % (1 << spec.element.bits)).view(np.int64)
                 continue
-            if spec.parts == 1:
+            if spec.components == 1:
                 job[name] = float(value.real)
                 continue
             value = complex(value)
@@ -263,7 +263,7 @@ class Factors:
 
     def signs(self) -> dict[str, Any]:
         """Signs of the four products of parts."""
-        if self.spec.parts == 1:
+        if self.spec.components == 1:
             return {}
         a, b = (-1.0 if x else 1.0 for x in (self.conj_a, self.conj_b))
         return {"sign_real": (1.0, b), "sign_imag": (-a * b, a)}
@@ -296,14 +296,14 @@ def madd_of(spec: GemmSpec) -> Callable[[Array, Array, Array], Array]:
 
 def combine(f: Factors, chains: Array) -> Array:
     """Four sums ``rr, ii, ri, ir`` as complex numbers in reals, or the one of reals."""
-    parts = combined(chains, (-1 if f.conj_a else 1, -1 if f.conj_b else 1))
-    return np.stack(list(parts), axis=-1).reshape(*parts.shape[1:-1], -1)
+    components = combined(chains, (-1 if f.conj_a else 1, -1 if f.conj_b else 1))
+    return np.stack(list(components), axis=-1).reshape(*components.shape[1:-1], -1)
 
 
 def pairs_of(spec: GemmSpec, a: Array, b: Array) -> list[tuple[Array, Array]]:
     """The matrices of reals whose products make up that of two matrices: ``rr, ii, ri, ir``."""
     x, y = reals(a), reals(b)
-    if spec.parts == 1:
+    if spec.components == 1:
         return [(x, y)]
     return [(x[:, i::2], y[:, j::2]) for i, j in ((0, 0), (1, 1), (0, 1), (1, 0))]
 
@@ -338,7 +338,7 @@ def concluded(
                 value = turn(complex(f.beta), source, value)
         if spec.epilogue.bias is not Bias.NONE:
             assert bias is not None
-            wide = np.broadcast_to(bias, (total.shape[0], total.shape[1] // spec.parts))
+            wide = np.broadcast_to(bias, (total.shape[0], total.shape[1] // spec.components))
             value = ops["add"](value, reals(wide))
     return mapped(spec, f, np.asarray(value), at)
 
@@ -377,7 +377,7 @@ def expected(
 def pack(spec: GemmSpec, b: Array) -> Array:
     """Micropanels of ``b``: ``[panel, depth, columns]``; the last repeats its first column."""
     b = np.asarray(b, b.dtype.newbyteorder("="))
-    (depth, n), width = b.shape, spec.nr // spec.parts
+    (depth, n), width = b.shape, spec.nr // spec.components
     panels = np.empty((-(-n // width), depth, width), b.dtype)
     panels[...] = b[:, ::width].T[:, :, np.newaxis]
     for j in range(n):

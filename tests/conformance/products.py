@@ -104,7 +104,7 @@ class Case:
         x = Operands(spec, seed=3)
         a, b, c, d, bias = self._operands(x)
         want = self.wanted(a, b, c.copy(), bias)
-        width = spec.nr // spec.parts
+        width = spec.nr // spec.components
         rows, all_panels = self.row_tiles * self.tile_rows, max(1, -(-n // width))
         block = min(self.block_panels or all_panels, all_panels)
         per_chunk = min(self.panels or block, block)
@@ -117,7 +117,7 @@ class Case:
             "d": x.add("d", d, out=True, initialised=self.in_place),
             "d_row": d.strides[0], "d_col": d.strides[1],
             "counters": x.record(COUNTERS, NOTHING_DONE, out=True),
-            "m": m, "n": n * spec.parts, "k_groups": k, **self.factors.fields(x),
+            "m": m, "n": n * spec.components, "k_groups": k, **self.factors.fields(x),
             "tile_rows": self.tile_rows, "group": spec.tile.group_for(self.tile_rows),
             "rows_per_chunk": rows, "row_chunks": -(-m // rows),
             "cols_per_chunk": per_chunk * spec.nr, "col_chunks": -(-block // per_chunk),
@@ -174,7 +174,7 @@ class Case:
             return
         panels = self.pack_a is PackA.PANELS
         # Copied rows are padded to a whole number of vectors and a bit.
-        width = (tile_rows if panels else kc + spec.lanes + 1) * spec.parts
+        width = (tile_rows if panels else kc + spec.lanes + 1) * spec.components
         row = width * spec.element.bytes
         job |= {"pack_a_width": width, "a_row": unit if panels else row}
         job |= {"a_col": row if panels else unit}

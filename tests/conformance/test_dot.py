@@ -31,7 +31,7 @@ from typed import TypedCase
 from jitgemm.isa.types import BF16, F16, F32, F64
 from jitgemm.jit.target import available
 from jitgemm.kernels import registry
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.dot import dot
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 from order import ascending, lane_sums
@@ -45,7 +45,7 @@ HALVES = [
         (F16, F16, F16, MAPPED), (BF16, BF16, BF16, CLIPPED), (F32, F16, F32, PLAIN),
         (BF16, F16, F32, PLACED), (F16, F64, F64, PLAIN), (F32, F32, BF16, MAPPED),
     )
-    for s in [typed_spec(isa, Types(a, b, out, out, out), epilogue, source=BSource.INPLACE)]
+    for s in [typed_spec(isa, OperandTypes(a, b, out, out, out), epilogue, source=BSource.INPLACE)]
 ]  # fmt: skip
 SPECS = specs([BSource.PACKED, BSource.INPLACE])
 RICH = rich(SPECS)
@@ -54,7 +54,7 @@ LANE_BYTES = 256
 
 def _lanes(spec: GemmSpec) -> int:
     """Elements of depth per round of the lanes."""
-    return LANE_BYTES // spec.parts // spec.unit
+    return LANE_BYTES // spec.components // spec.unit
 
 
 def dot_sum(spec: GemmSpec, f: Factors, a: Array, b: Array) -> Array:
@@ -109,7 +109,7 @@ def test_several_blocks(spec: GemmSpec) -> None:
         replace(_dot(spec, k), layout_b="cols").check(dot(spec))
 
 
-@pytest.mark.parametrize("spec", [p for p in SPECS if p.values[0].parts == 2])
+@pytest.mark.parametrize("spec", [p for p in SPECS if p.values[0].components == 2])
 def test_complex_scalars_and_conjugation(spec: GemmSpec) -> None:
     """Every sign, and factors with an imaginary part."""
     case = replace(_dot(spec, 2 * _lanes(spec) + 1), alpha=TURNED_ALPHA, beta=TURNED_BETA)
@@ -117,16 +117,16 @@ def test_complex_scalars_and_conjugation(spec: GemmSpec) -> None:
         replace(case, conj=conj).check(dot(spec))
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("components", [1, 2])
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", ["f32", "f64"])
-def test_every_set_gives_the_same_bits(name: str, fused: bool, parts: int) -> None:  # noqa: FBT001
+def test_every_set_gives_the_same_bits(name: str, fused: bool, components: int) -> None:  # noqa: FBT001
     """The lanes are virtual: how many a vector has does not show."""
     results: dict[str, bytes] = {}
     for element, isa, count, tile in registry.rows():
-        if (element.name, isa.fused, count) != (name, fused, parts):
+        if (element.name, isa.fused, count) != (name, fused, components):
             continue
-        spec = GemmSpec(element, isa, tile, BSource.INPLACE, Epilogue(), parts)
+        spec = GemmSpec(element, isa, tile, BSource.INPLACE, Epilogue(), components)
         for compiled in backends(spec):
             x, job, d, _ = replace(_dot(spec, 3000), layout_b="cols").build()
             execute(spec, dot(spec), x, [job, 0], compiled=compiled)

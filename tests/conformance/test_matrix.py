@@ -21,7 +21,7 @@ from jitgemm.isa.tables import AVX512, AVX512_AMX
 from jitgemm.isa.types import BF16, F32, I8, I32, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.nest import nest
 from jitgemm.kernels.peak import io_bytes, operations_per_round, peak_function
@@ -127,7 +127,7 @@ def test_bfloat16_adds_even_and_odd_steps_apart() -> None:
 @pytest.mark.parametrize("epilogue", [PLAIN, Epilogue(beta=True, bias=Bias.FULL), MAPPED], ids=str)
 def test_products_of_bfloat16(out: ElementType, epilogue: Epilogue) -> None:
     """Both backends write the same bytes; whole numbers come out exactly."""
-    spec = typed_spec(AVX512_AMX, Types(BF16, BF16, out, out, out, bf16_dot=True), epilogue)
+    spec = typed_spec(AVX512_AMX, OperandTypes(BF16, BF16, out, out, out, bf16_dot=True), epilogue)
     assert spec.tiles
     start = WholeCase(spec, 3, spec.lanes + 1, 2 * TILE_WORDS + 7, row_tiles=2)
     for case in (
@@ -149,7 +149,7 @@ def test_activations_of_bytes(name: str, out: ElementType) -> None:
     epilogue = Epilogue(
         beta=out is I32, bias=Bias.COLUMN, program=ACTIVATIONS[name], zero_a=True, scale=scale
     )
-    spec = typed_spec(AVX512_AMX, Types(I8, I8, I32, I32, out), epilogue)
+    spec = typed_spec(AVX512_AMX, OperandTypes(I8, I8, I32, I32, out), epilogue)
     assert spec.tiles
     start = TypedCase(spec, 3, spec.lanes + 1, 2 * TILE_WORDS + 7, row_tiles=2)
     for case in (start, replace(start, m=2 * TILE_ROWS + 1, n=spec.nr + 1, depth=64, panels=1)):
@@ -242,7 +242,7 @@ def test_the_palette_is_the_one_the_machine_wants() -> None:
 
 
 def test_the_same_micropanels_serve_both_kinds_of_kernel() -> None:
-    for types in (Types(BF16, BF16, BF16, BF16, BF16, bf16_dot=True), _bytes_of(I32)):
+    for types in (OperandTypes(BF16, BF16, BF16, BF16, BF16, bf16_dot=True), _bytes_of(I32)):
         tiles, vectors = (typed_spec(AVX512_AMX, types, vectors=v) for v in (False, True))
         assert (tiles.tiles, vectors.tiles) == (True, False)
         shared: list[Callable[[GemmSpec], Any]] = [
@@ -252,8 +252,8 @@ def test_the_same_micropanels_serve_both_kinds_of_kernel() -> None:
             assert of(tiles) == of(vectors)
 
 
-def _bytes_of(out: ElementType) -> Types:
-    return Types(I8, I8, out, out, out)
+def _bytes_of(out: ElementType) -> OperandTypes:
+    return OperandTypes(I8, I8, out, out, out)
 
 
 @pytest.mark.parametrize("name", NAMES)

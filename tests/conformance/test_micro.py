@@ -74,7 +74,7 @@ class MicroCase:
         source = b
         if spec.b is BSource.PACKED:
             # A gap after each micropanel tells its stride from its size.
-            width = spec.nr // spec.parts
+            width = spec.nr // spec.components
             source = np.zeros((self.panels, depth + 1, width), a.dtype)
             source[: -(-cols // width), :depth] = pack(spec, b)
             source = source[:, :depth]
@@ -83,7 +83,7 @@ class MicroCase:
             job |= {"b_row": b.strides[0], "panel_stride": spec.panel_row}
         at = x.add("d", d, out=True, initialised=not self.first)
         tile: dict[str, Any] = {
-            "target": at, "target_row": d.strides[0], "cols": cols * spec.parts,
+            "target": at, "target_row": d.strides[0], "cols": cols * spec.components,
             "first": self.first, "last": self.last,
         }  # fmt: skip
         tile["ahead"] = 1 << 40  # no memory: only a hint
@@ -123,7 +123,7 @@ class MicroCase:
 
 def _edges(spec: GemmSpec, panels: int) -> list[int]:
     """Widths of the last micropanel: one column, inside and at the end of a vector, all but one."""
-    width, lanes = spec.nr // spec.parts, spec.lanes // spec.parts
+    width, lanes = spec.nr // spec.components, spec.lanes // spec.components
     before = (panels - 1) * width
     inside = min(lanes + lanes // 2 + 1, width)
     return [before + 1, before + lanes, before + inside, before + max(1, width - 1)]
@@ -138,9 +138,9 @@ def test_every_row_is_tested() -> None:
     codes = {code(i) for i in tested for code in (floats_of, integers_of)}
     sets = [i for i in BY_NAME.values() if available(i)]
     assert {code(i) for i in sets for code in (floats_of, integers_of)} <= codes
-    rows = {(p.values[0].element.name, p.values[0].parts) for p in found}
-    assert rows == {(element.name, parts) for element, _, parts, _ in registry.rows()}
-    kinds = {(p.values[0].element.integral, p.values[0].parts, p.values[0].epilogue)
+    rows = {(p.values[0].element.name, p.values[0].components) for p in found}
+    assert rows == {(element.name, components) for element, _, components, _ in registry.rows()}
+    kinds = {(p.values[0].element.integral, p.values[0].components, p.values[0].epilogue)
              for p in found}  # fmt: skip
     assert len(kinds) == 12, "each epilogue somewhere, for reals, complex numbers and integers"
 
@@ -148,7 +148,7 @@ def test_every_row_is_tested() -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_variant(spec: GemmSpec) -> None:
     """Full and partial columns, all places in a sum of blocks."""
-    width = spec.nr // spec.parts
+    width = spec.nr // spec.components
     places = [(1, 1), (1, 0), (0, 0), (0, 1)]
     for number, (panels, rows) in enumerate(spec.tile.variants()):
         full = MicroCase(spec, panels, rows, panels * width, depth=2)
@@ -169,7 +169,7 @@ def test_every_variant(spec: GemmSpec) -> None:
 def test_narrow_edges(spec: GemmSpec) -> None:
     """All widths of an edge tile, down to whole vectors that do not exist."""
     panels = spec.tile.groups[-1][0] if spec.partial_groups else 1
-    width = spec.nr // spec.parts
+    width = spec.nr // spec.components
     for cols in sorted({*range(1, width + 1), *_edges(spec, panels), panels * width - 1}):
         MicroCase(spec, panels, 1, cols, depth=1).check()
 
@@ -177,14 +177,14 @@ def test_narrow_edges(spec: GemmSpec) -> None:
 @pytest.mark.parametrize("spec", EVERY)
 def test_every_epilogue(spec: GemmSpec) -> None:
     """Each with each row, source of B, and kind of scalars; also of a sum without depth."""
-    rows, width = min(2, spec.tile.mr), spec.nr // spec.parts
+    rows, width = min(2, spec.tile.mr), spec.nr // spec.components
     micro = microkernel(spec, 1, rows)
     alone = compiler.Unit(f"micro_{spec.symbol}", spec.isa, lambda: [micro])
     case = MicroCase(spec, 1, rows, width - 1)
     case.check(alone)
     replace(case, cols=width, depth=0).check(alone)
     replace(case, cols=1, depth=1, first=0).check(alone)
-    if spec.parts == 2:
+    if spec.components == 2:
         for alpha, beta, conj in (
             (TURNED_ALPHA, TURNED_BETA, "ab"), (TURNED_ALPHA, 0.5, "a"), (1, TURNED_BETA, "b"),
         ):  # fmt: skip
@@ -196,7 +196,7 @@ def test_every_epilogue(spec: GemmSpec) -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_without_depth(spec: GemmSpec) -> None:
     """No depth at all: the epilogue of zero sums, which are positive zeros."""
-    case = MicroCase(spec, 1, spec.tile.mr, spec.nr // spec.parts, depth=0)
+    case = MicroCase(spec, 1, spec.tile.mr, spec.nr // spec.components, depth=0)
     case.check()
     if spec.epilogue == PLAIN:
         assert not bits(case.build()[3]).any()
@@ -205,7 +205,7 @@ def test_without_depth(spec: GemmSpec) -> None:
 def test_the_oracle_is_complex_multiplication() -> None:
     """Signs of conjugation and of the parts, against NumPy's own numbers."""
     rng = np.random.default_rng(5)
-    for spec in (p.values[0] for p in SPECS if p.values[0].parts == 2):
+    for spec in (p.values[0] for p in SPECS if p.values[0].components == 2):
         a, b = (
             (rng.integers(-4, 5, s) + 1j * rng.integers(-4, 5, s)).astype(number_of(spec))
             for s in ((3, 5), (5, 4))

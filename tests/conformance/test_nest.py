@@ -31,7 +31,7 @@ from jitgemm.kernels.job import JOB
 from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.operands import pack_b
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
-from jitgemm.kernels.sweep import SWEEP_ROWS
+from jitgemm.kernels.streaming import STREAMED_ROWS
 from jitgemm.planner.route import PackA
 from oracle import same_bits
 
@@ -49,7 +49,7 @@ COMPILED = [p for p in SPECS if compiles(p.values[0])]
 def _pack_b(spec: GemmSpec, layout: str, span: tuple[int, int, int, int], swap: int) -> Array:
     """Pack part of a B that has this layout, on both backends; the bytes they agree on."""
     j0, j1, p0, p1 = span
-    function, parts = pack_b(spec), spec.parts
+    function, components = pack_b(spec), spec.components
     sides = []
     for compiled in backends(spec):
         x = Operands(spec, seed=7)
@@ -65,7 +65,10 @@ def _pack_b(spec: GemmSpec, layout: str, span: tuple[int, int, int, int], swap: 
         size = sum(map(abs, reach)) + inside.itemsize
         whole = (ctypes.c_uint8 * size).from_address(low)
         x.memory.add("b", np.frombuffer(whole, np.uint8), writable=False)
-        depth, width = p1 - p0 + 1, spec.nr // parts  # one step more: the stride is not the size
+        depth, width = (
+            p1 - p0 + 1,
+            spec.nr // components,
+        )  # one step more: the stride is not the size
         packed = np.empty((-(-(j1 - j0) // width), depth, width), x.number)
         packed.view(np.uint8)[...] = 0xA5
         job: dict[str, Any] = {
@@ -73,7 +76,7 @@ def _pack_b(spec: GemmSpec, layout: str, span: tuple[int, int, int, int], swap: 
             "b_col": b.strides[1], "panel_stride": packed.strides[0], "swap_b": swap,
         }  # fmt: skip
         at = x.add("packed", packed[:, : p1 - p0], out=True, initialised=False)
-        arguments = [x.record(JOB, job), at, j0 * parts, j1 * parts, p0, p1]
+        arguments = [x.record(JOB, job), at, j0 * components, j1 * components, p0, p1]
         execute(spec, function, x, arguments, compiled=compiled)
         same_bits(packed[:, : p1 - p0], pack(spec, inside), f"{layout} {span} {swap=}")
         assert (bits(packed[:, p1 - p0 :]) == 0xA5).all()
@@ -85,7 +88,7 @@ def _pack_b(spec: GemmSpec, layout: str, span: tuple[int, int, int, int], swap: 
 @pytest.mark.parametrize("spec", PACKED)
 def test_pack_b(spec: GemmSpec) -> None:
     """Contiguous, strided and foreign sources give the same bytes; tails repeat their first one."""
-    strip, width = 64 // spec.unit, spec.nr // spec.parts
+    strip, width = 64 // spec.unit, spec.nr // spec.components
     for span in ((0, 2 * width, 0, 3), (width, 2 * width + 1, 1, strip + 2), (3, 2 + width, 0, 1)):
         layouts = (("rows", 0), ("cols", 0), ("both", 0), ("reversed", 0), ("rows", 1), ("cols", 1))
         results = [_pack_b(spec, layout, span, swap) for layout, swap in layouts]
@@ -97,13 +100,13 @@ def test_pack_b(spec: GemmSpec) -> None:
 
 
 def _edge(spec: GemmSpec) -> Case:
-    mr, width = spec.tile.mr, spec.nr // spec.parts
+    mr, width = spec.tile.mr, spec.nr // spec.components
     return Case(spec, mr + 1, width + 1, 2, (mr + 2) // 2)
 
 
 def _cases(spec: GemmSpec) -> Iterator[Case]:
     """Small products with several tiles, edges, chunks, blocks of columns and layouts."""
-    width, edge = spec.nr // spec.parts, _edge(spec)
+    width, edge = spec.nr // spec.components, _edge(spec)
     # Numbers per row and per column are read wherever they are, a matrix if its rows are dense.
     apart: dict[str, Any] = {"layout_bias": "both", "swap": "v"}
     if spec.epilogue.bias is Bias.FULL:
@@ -129,7 +132,7 @@ def _cases(spec: GemmSpec) -> Iterator[Case]:
 
 def _through_a_buffer(spec: GemmSpec) -> Iterator[Case]:
     """Results, C and biases without unit stride or in foreign order, C that is D."""
-    width, edge = spec.nr // spec.parts, _edge(spec)
+    width, edge = spec.nr // spec.components, _edge(spec)
     foreign = "cd" + ("v" if spec.epilogue.bias is Bias.FULL else "")
     yield replace(edge, direct=False, layout_d="cols", layout_c="cols", layout_bias="cols")
     yield replace(edge, direct=False, layout_d="reversed", layout_bias="both", in_place=True,
@@ -168,7 +171,7 @@ def test_layouts_of_results(spec: GemmSpec) -> None:
 def test_several_depth_blocks(spec: GemmSpec) -> None:
     """Sums rest in D, or in a buffer, between blocks; between slices; between steps of a chunk."""
     block = spec.element.depth_block
-    deep = Case(spec, 2, spec.lanes // spec.parts + 1, block + 1, min(2, spec.tile.mr))
+    deep = Case(spec, 2, spec.lanes // spec.components + 1, block + 1, min(2, spec.tile.mr))
     for depth in (block, 2 * block):
         replace(deep, k=depth, m=1, tile_rows=1).check(nest(spec))
     replace(deep, slice_depth=block, pack_a=PackA.PANELS).check(nest(spec))
@@ -187,7 +190,7 @@ def test_the_depth_block_of_the_element_type(spec: GemmSpec) -> None:
         replace(case, k=depth, slice_depth=block).check(nest(spec), machine_only=True)
 
 
-@pytest.mark.parametrize("spec", [p for p in SPECS if p.values[0].parts == 2])
+@pytest.mark.parametrize("spec", [p for p in SPECS if p.values[0].components == 2])
 def test_complex_scalars_and_conjugation(spec: GemmSpec) -> None:
     """Every sign, and factors with and without an imaginary part."""
     edge = replace(_edge(spec), m=min(2, spec.tile.mr), k=3)
@@ -202,7 +205,7 @@ def test_complex_scalars_and_conjugation(spec: GemmSpec) -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_serial(spec: GemmSpec) -> None:
     """The form for small products equals the nest: it is held to the same contract."""
-    mr, width = spec.tile.mr, spec.nr // spec.parts
+    mr, width = spec.tile.mr, spec.nr // spec.components
     ready = spec.b is BSource.PACKED
     for m, n, depth in ((mr + 1, width + 1, 2), (1, 1, 1), (1, 3, 0)):
         Case(spec, m, n, depth, min(m, mr), prepacked=ready).check(serial(spec))
@@ -211,8 +214,11 @@ def test_serial(spec: GemmSpec) -> None:
 @pytest.mark.parametrize("spec", [p for p in SPECS if p.values[0].b is BSource.INPLACE])
 def test_sweeps(spec: GemmSpec) -> None:
     """Few rows sweep along the rows of B: the same sums, whatever the number of columns."""
-    lanes, bias = spec.lanes // spec.parts, "cols" if spec.epilogue.bias is Bias.ROW else "rows"
-    for m in range(1, SWEEP_ROWS + 1):
+    lanes, bias = (
+        spec.lanes // spec.components,
+        "cols" if spec.epilogue.bias is Bias.ROW else "rows",
+    )
+    for m in range(1, STREAMED_ROWS + 1):
         for n, depth in ((1, 3), (lanes, 9), (5 * lanes - 1, 10)):
             case = Case(spec, m, n, depth, min(m, spec.tile.mr), sweep=True, layout_bias=bias)
             case.check(nest(spec))
@@ -243,7 +249,7 @@ def test_rows_are_packed_once_for_all_columns(
     spec: GemmSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread knows what its region holds: chunks of columns follow each other."""
-    mr, width, block = spec.tile.mr, spec.nr // spec.parts, spec.element.depth_block
+    mr, width, block = spec.tile.mr, spec.nr // spec.components, spec.element.depth_block
     case = Case(spec, 2 * mr + 1, 2 * width + 1, block + 2, mr, panels=1, pack_a=PackA.PANELS)
     assert _packed_rows(case, monkeypatch) == 3
     assert _packed_rows(replace(case, slice_depth=block), monkeypatch) == 6
@@ -258,7 +264,7 @@ def test_rows_are_packed_once_for_all_columns(
 @pytest.mark.parametrize("spec", COMPILED)
 def test_two_threads(spec: GemmSpec) -> None:
     """Tickets drawn by two threads cover the product once, whoever draws which."""
-    mr, width = spec.tile.mr, spec.nr // spec.parts
+    mr, width = spec.tile.mr, spec.nr // spec.components
     case = Case(spec, 5 * mr, 5 * width + 1, 7, mr, panels=1, block_panels=3, threads=2)
     case.check_threads(nest(spec))
     replace(case, pack_a=PackA.PANELS).check_threads(nest(spec))

@@ -72,8 +72,8 @@ def matrix(element: ElementType, unit: int, rows: int, cols: int, layout: str) -
 
 def swapped(x: Array, element: ElementType) -> Array:
     """The same units with the bytes of each element reversed."""
-    parts = raw(x).reshape(-1, element.bytes)[:, ::-1]
-    return np.frombuffer(parts.tobytes(), x.dtype).reshape(x.shape)
+    components = raw(x).reshape(-1, element.bytes)[:, ::-1]
+    return np.frombuffer(components.tobytes(), x.dtype).reshape(x.shape)
 
 
 def raw(x: Array) -> Array:

@@ -61,7 +61,8 @@ class Stack:
             a = self._values(x, "a", k, m).transpose(0, 2, 1)
         c, d = self._values(x, "c", m, n), self._values(x, "d", m, n)
         job: dict[str, Any] = {
-            "m": m, "n": n * spec.parts, "k_groups": k, "tile_rows": self.tile_rows, **f.fields(x),
+            "m": m, "n": n * spec.components, "k_groups": k, "tile_rows": self.tile_rows,
+            **f.fields(x),
         }  # fmt: skip
         given = {"a": a, "b": b, "d": d} | ({"c": c} if spec.epilogue.beta else {})
         bias = None
@@ -96,7 +97,7 @@ class Stack:
 
 def _stacks(spec: GemmSpec) -> Iterator[Stack]:
     """One tile and several, whole and partial ones, and every way to go down a stack."""
-    mr, width = spec.tile.mr, spec.nr // spec.parts
+    mr, width = spec.tile.mr, spec.nr // spec.components
     few = min(3, mr)
     yield Stack(spec, TOGETHER + 1, few, width - 1, 2, few)
     yield Stack(spec, 3, 1, width, 3, 1, shared="b")
@@ -118,5 +119,5 @@ def test_stacks_of_narrow_products(spec: GemmSpec) -> None:
     slim = replace(spec, tile=registry.slim_tile(spec.tile))
     rows = slim.tile.mr
     alone = compiler.Unit(f"repeat_{slim.symbol}", slim.isa, lambda: [repeat(slim)])
-    Stack(slim, 2, rows, max(1, slim.nr // slim.parts - 1), 2, rows).check(alone)
+    Stack(slim, 2, rows, max(1, slim.nr // slim.components - 1), 2, rows).check(alone)
     Stack(slim, TOGETHER + 2, 1, 1, 1, 1, shared="v").check(alone)

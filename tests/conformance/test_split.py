@@ -47,14 +47,14 @@ def test_several_rounds(spec: GemmSpec) -> None:
     for blocks, per_round, per_range in rounds[: 1 if slow else 3]:
         case = replace(_case(spec, blocks), round_blocks=per_round, range_blocks=per_range)
         case.check(split(spec), machine_only=slow)
-    wide = spec.nr // spec.parts + 1
+    wide = spec.nr // spec.components + 1
     case = replace(_case(spec, 2, 1), round_blocks=1, n=wide, m=spec.tile.mr + 1)
     case.check(split(spec), machine_only=True)
     # Reducers take rows of their own.
     replace(case, m=5, n=2, tile_rows=1, row_tiles=2).check(split(spec), machine_only=True)
 
 
-@pytest.mark.parametrize("spec", [p for p in SPECS if p.values[0].parts == 2])
+@pytest.mark.parametrize("spec", [p for p in SPECS if p.values[0].components == 2])
 def test_complex_scalars_and_conjugation(spec: GemmSpec) -> None:
     """Block sums are combined with the signs of the whole product."""
     for conj in ("a", "b", "ab"):
@@ -66,7 +66,7 @@ def test_complex_scalars_and_conjugation(spec: GemmSpec) -> None:
 def test_two_threads(spec: GemmSpec) -> None:
     """Each packs B for itself; rounds wait for each other."""
     blocks = 4 if spec.element.depth_block > SHORT else 11
-    case = replace(_case(spec, blocks, 5), threads=2, m=5, n=spec.nr // spec.parts + 1)
+    case = replace(_case(spec, blocks, 5), threads=2, m=5, n=spec.nr // spec.components + 1)
     for per_round, per_range in ((12, 1), (4, 2), (1, 1)):
         replace(case, round_blocks=per_round, range_blocks=per_range).check_threads(split(spec))
 

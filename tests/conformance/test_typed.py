@@ -15,7 +15,7 @@ from jitgemm.isa import tables
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F16, F32, I8, I16, I32, U8, ElementType
 from jitgemm.jit.target import available
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.nest import nest
 from jitgemm.kernels.spec import Bias, Epilogue, GemmSpec, Scale, Tile
@@ -39,7 +39,7 @@ REQUANTISED = (
 )
 
 
-def _narrow(types: Types) -> bool:
+def _narrow(types: OperandTypes) -> bool:
     return types.a in (I8, U8) and types.b in (I8, U8)
 
 
@@ -68,7 +68,7 @@ def _specs() -> list[Any]:
 def _of(
     a: ElementType, b: ElementType, out: ElementType, *epilogues: Epilogue, sets: list[Isa] = SETS
 ) -> list[Any]:
-    types = Types(a, b, out, out, out)
+    types = OperandTypes(a, b, out, out, out)
     specs = [_low(typed_spec(isa, types, e)) for isa in sets for e in epilogues]
     return [pytest.param(s, id=s.symbol) for s in specs]
 
@@ -84,7 +84,7 @@ def _bytes() -> Iterator[Any]:
             for turn in (0, 3, 6):
                 e = epilogues[(number + 3 * place + turn) % len(epilogues)]
                 out = I32 if e.scale is Scale.NONE else (I8, U8)[(place + turn) % 2]
-                spec = typed_spec(isa, Types(a, b, I32, I32, out), e)
+                spec = typed_spec(isa, OperandTypes(a, b, I32, I32, out), e)
                 spec = _low(spec) if turn else spec
                 yield pytest.param(spec, id=f"{spec.symbol}-{number}{place}{turn}")
 
@@ -136,8 +136,8 @@ def test_nest(spec: GemmSpec) -> None:
 @pytest.mark.parametrize("isa", FLOATS, ids=lambda i: i.name)
 def test_panels_widened_for_many_rows(isa: Isa, half: ElementType, epilogue: Epilogue) -> None:
     """Several tiles and chunks of rows, panels and depth blocks."""
-    spec = _for_many_rows(_low(typed_spec(isa, Types(*[half] * 5), epilogue)))
-    assert spec.widens_panels
+    spec = _for_many_rows(_low(typed_spec(isa, OperandTypes(*[half] * 5), epilogue)))
+    assert spec.upconverts_panels
     assert spec.panel_row == 2 * spec.in_memory.panel_row
     start = TypedCase(spec, 2 * spec.tile.mr + 1, spec.nr + 1, 5, row_tiles=2)
     for case in (

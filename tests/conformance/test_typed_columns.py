@@ -17,7 +17,7 @@ from jitgemm.isa import tables
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
 from jitgemm.jit.target import available
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.nest import nest
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
 from rows import distinct_sets, typed_spec
@@ -37,7 +37,7 @@ def _spec(
 ) -> GemmSpec | None:
     """The kernel, if columns of such a B are read where they are on this set."""
     a, b, out = types
-    given = Types(a, b, out, out, out)
+    given = OperandTypes(a, b, out, out, out)
     if epilogue.scale is not Scale.NONE:
         given = replace(given, c=I32, bias=I32)
     if not typed_spec(isa, given, epilogue, vectors=True).arithmetic.reads_columns:
@@ -69,7 +69,7 @@ apart = pytest.mark.parametrize("apart", [False, True], ids=["in step", "apart"]
 
 def _numbers(spec: GemmSpec) -> int:
     """Numbers in a lane of sums."""
-    return spec.element.bytes // spec.packed.bytes
+    return spec.element.bytes // spec.panel_element.bytes
 
 
 @pytest.mark.parametrize("spec", [*HALVES, *INTEGERS])

@@ -14,7 +14,7 @@ from jitgemm.isa import tables
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
 from jitgemm.jit.target import available
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
 from jitgemm.kernels.split import split
 from rows import distinct_sets, typed_spec
@@ -35,7 +35,7 @@ def _spec(
     source: BSource,
 ) -> GemmSpec:  # fmt: skip
     a, b, out = types
-    given = Types(a, b, out, out, out)
+    given = OperandTypes(a, b, out, out, out)
     if epilogue.scale is not Scale.NONE:
         given = replace(given, c=I32, bias=I32)
     return typed_spec(isa, given, epilogue, vectors=True, source=source)

@@ -10,10 +10,10 @@ from typed import TypedCase
 
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I32, I64, ElementType
 from jitgemm.jit.target import available
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.nest import nest
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec
-from jitgemm.kernels.sweep import SWEEP_ROWS, window
+from jitgemm.kernels.streaming import STREAMED_ROWS, window
 from rows import distinct_sets, typed_spec
 
 FLOATS = [i for i in distinct_sets() if available(i)]
@@ -29,7 +29,9 @@ def _specs() -> list[GemmSpec]:
     found = {}
     for isa in FLOATS:
         for a, b, out, epilogue in KINDS:
-            spec = typed_spec(isa, Types(a, b, out, out, out), epilogue, source=BSource.INPLACE)
+            spec = typed_spec(
+                isa, OperandTypes(a, b, out, out, out), epilogue, source=BSource.INPLACE
+            )
             found[spec.symbol] = spec
     return list(found.values())
 
@@ -40,7 +42,7 @@ SPECS = [pytest.param(s, id=s.symbol) for s in _specs()]
 @pytest.mark.parametrize("spec", SPECS)
 def test_sweeps(spec: GemmSpec) -> None:
     """One vector and less, several and a part; depths that are no whole number of streams."""
-    for m in range(1, SWEEP_ROWS + 1):
+    for m in range(1, STREAMED_ROWS + 1):
         for n, depth in ((1, 3), (spec.lanes, 9), (5 * spec.lanes - 1, 10)):
             TypedCase(spec, m, n, depth, sweep=True).check(nest(spec))
     TypedCase(spec, 1, spec.lanes + 1, 9, sweep=True, layout_a="both").check(nest(spec))
@@ -50,7 +52,7 @@ def test_sweeps(spec: GemmSpec) -> None:
 def test_windows_and_depth_blocks(spec: GemmSpec) -> None:
     """Sums of earlier depth blocks rest where each window begins anew."""
     block = spec.element.depth_block
-    for m in range(1, SWEEP_ROWS + 1):
+    for m in range(1, STREAMED_ROWS + 1):
         wide = window(spec, m) + spec.lanes + 1
         case = TypedCase(spec, m, wide, block + 3, sweep=True)
         case.check(nest(spec), machine_only=True)

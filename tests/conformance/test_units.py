@@ -19,7 +19,7 @@ from jitgemm.isa.tables import AVX512_AMX, Isa
 from jitgemm.isa.types import BF16, BOOL, F32, I8, I16, I32, I64, U8, ElementType
 from jitgemm.jit import compiler
 from jitgemm.kernels import registry
-from jitgemm.kernels.arithmetic import Types, tiled
+from jitgemm.kernels.arithmetic import OperandTypes, tiled
 from jitgemm.kernels.nest import nest
 from jitgemm.kernels.peak import io_bytes, operations_per_round, peak_function
 from jitgemm.kernels.spec import Bias, Epilogue, GemmSpec, Scale, Tile
@@ -100,7 +100,7 @@ def test_integers_of_both_signs_with_every_epilogue(geometry: str, registered: N
         # Every sign with every epilogue is met on one of the geometries.
         a, b = pairs[(number + list(GEOMETRIES).index(geometry)) % 4]
         out = I32 if epilogue.scale is Scale.NONE else (I8, U8)[number % 2]
-        spec = typed_spec(isa, Types(a, b, I32, I32, out), epilogue)
+        spec = typed_spec(isa, OperandTypes(a, b, I32, I32, out), epilogue)
         assert spec.tiles
         cases = list(_shapes(spec, TypedCase(spec, 1, 1, 1)))
         for case in cases if number == 0 else cases[number % 2 :: 2]:
@@ -112,7 +112,7 @@ def test_integers_of_both_signs_with_every_epilogue(geometry: str, registered: N
 def test_bfloat16_with_every_program(geometry: str, epilogue: Epilogue, registered: None) -> None:
     isa = _added(geometry)
     for out in (F32, BF16):
-        spec = typed_spec(isa, Types(BF16, BF16, out, out, out, bf16_dot=True), epilogue)
+        spec = typed_spec(isa, OperandTypes(BF16, BF16, out, out, out, bf16_dot=True), epilogue)
         assert spec.tiles
         for case in list(_shapes(spec, WholeCase(spec, 1, 1, 1)))[:: 1 if out is F32 else 3]:
             replace(case, swap="").check(nest(spec))
@@ -121,7 +121,7 @@ def test_bfloat16_with_every_program(geometry: str, epilogue: Epilogue, register
 def test_numbers_of_two_bytes_are_a_row_too(registered: None) -> None:
     isa = _added("6x8x32")
     for out in (I32, I16):
-        spec = typed_spec(isa, Types(I16, I16, out, out, out), Epilogue(beta=True))
+        spec = typed_spec(isa, OperandTypes(I16, I16, out, out, out), Epilogue(beta=True))
         assert spec.tiles
         assert spec.arithmetic is not None
         assert spec.arithmetic.group == 2
@@ -131,7 +131,7 @@ def test_numbers_of_two_bytes_are_a_row_too(registered: None) -> None:
 
 def test_several_depth_blocks(registered: None) -> None:
     isa = _added("5x8x16")
-    for types in (Types(I8, U8, I32, I32, I32), Types(I8, I8, I32, I32, I16)):
+    for types in (OperandTypes(I8, U8, I32, I32, I32), OperandTypes(I8, I8, I32, I32, I16)):
         spec = typed_spec(isa, types, Epilogue(bias=Bias.COLUMN))
         spec = replace(spec, element=replace(spec.element, depth_block=12))
         TypedCase(spec, 9, spec.nr + 1, 30 * 4 + 3).check(nest(spec))
@@ -176,7 +176,7 @@ class _Emulating(InterpKernel):
 def test_emulated_words_stay_within_their_state(geometry: str, registered: None) -> None:
     """Every access of them is checked, and they do what the products mean."""
     isa = _added(geometry)
-    spec = typed_spec(isa, Types(I8, U8, I32, I32, I32), Epilogue(bias=Bias.ROW))
+    spec = typed_spec(isa, OperandTypes(I8, U8, I32, I32, I32), Epilogue(bias=Bias.ROW))
     for case in _shapes(spec, TypedCase(spec, 1, 1, 1)):
         x, job, d, want = case.build()
         k = _Emulating(isa, x.memory)
@@ -187,7 +187,7 @@ def test_emulated_words_stay_within_their_state(geometry: str, registered: None)
 def test_a_word_may_be_text_with_a_state(registered: None) -> None:
     """One word of LLVM's among functions: it has the state's address, and temporaries."""
     isa = _added("6x8x32", zero=zeroed_by_text(8, 32))
-    spec = typed_spec(isa, Types(U8, I8, I32, I32, I32))
+    spec = typed_spec(isa, OperandTypes(U8, I8, I32, I32, I32))
     assert "llvm.memset" in compiler.text(compiler.gemm_unit(spec))
     for case in list(_shapes(spec, TypedCase(spec, 1, 1, 1)))[::2]:
         case.check(nest(spec))
@@ -200,12 +200,12 @@ def test_code_of_an_emulated_unit_is_known_by_its_text() -> None:
     tile = Tile(16, 3, ((1, 16),))
     keys = []
     for isa in (one, other, one):
-        how = tiled(Types(I8, I8, I32, I32, I32), isa)
-        spec = replace(typed_spec(AVX512_AMX, Types(I8, I8, I32, I32, I32)),
+        how = tiled(OperandTypes(I8, I8, I32, I32, I32), isa)
+        spec = replace(typed_spec(AVX512_AMX, OperandTypes(I8, I8, I32, I32, I32)),
                        isa=isa, arithmetic=how, tile=tile)  # fmt: skip
         keys.append(compiler.gemm_unit(spec).key)
     assert keys[0] == keys[2] != keys[1]
-    amx = typed_spec(AVX512_AMX, Types(I8, I8, I32, I32, I32))
+    amx = typed_spec(AVX512_AMX, OperandTypes(I8, I8, I32, I32, I32))
     changed = replace(AVX512_AMX, unit=replace(AMX, zero=AMX.release))
     found = {compiler.gemm_unit(s).key for s in (amx, replace(amx, isa=changed))}
     assert len(found) == 2
@@ -252,7 +252,7 @@ def test_tiles_of_the_unit_that_is_there() -> None:
 
 
 def test_a_plan_says_in_which_order_the_units_products_add(registered: None) -> None:
-    types = Types(BF16, BF16, F32, F32, F32, bf16_dot=True)
+    types = OperandTypes(BF16, BF16, F32, F32, F32, bf16_dot=True)
     row, out = Operand(200, 2), Operand(400, 4)
     some = Problem(F32, 9, 100, 3000, Operand(6000, 2), row, out, types=types)
     machine = Machine(Cache(32 << 10), Cache(1 << 20), Cache(32 << 20), "test")
@@ -290,8 +290,8 @@ def test_products_are_found_by_their_types() -> None:
     """A bool is a byte; numbers of other widths, and rounding nobody allowed, are not taken."""
 
     def found(a: ElementType, b: ElementType, out: ElementType, *, dot: bool = False) -> str | None:
-        how = tiled(Types(a, b, out, out, out, dot), AVX512_AMX)
-        return None if how is None else f"{how.fold} {how.group}"
+        how = tiled(OperandTypes(a, b, out, out, out, dot), AVX512_AMX)
+        return None if how is None else f"{how.accumulate} {how.group}"
 
     assert found(I8, U8, I32) == "tile_su 4"
     assert found(BOOL, I8, I16) == "tile_us 4"
@@ -301,7 +301,7 @@ def test_products_are_found_by_their_types() -> None:
         assert found(a, b, out) is None
     assert found(I8, I8, I64) is None
     assert found(BF16, F32, F32, dot=True) is None
-    assert tiled(Types(I8, I8, I32, I32, I32), tables.AVX512) is None
+    assert tiled(OperandTypes(I8, I8, I32, I32, I32), tables.AVX512) is None
 
 
 @pytest.mark.parametrize(

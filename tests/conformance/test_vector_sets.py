@@ -22,13 +22,13 @@ from jitgemm.isa import tables
 from jitgemm.isa.tables import PORTABLE, Isa
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
 from jitgemm.kernels import registry
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.dot import dot
 from jitgemm.kernels.nest import nest, serial
 from jitgemm.kernels.peak import chains
 from jitgemm.kernels.spec import MOST_ROWS, Bias, BSource, Epilogue, GemmSpec, Tile
 from jitgemm.kernels.split import split
-from jitgemm.kernels.sweep import SWEEP_ROWS, _streams
+from jitgemm.kernels.streaming import STREAMED_ROWS, _streams
 from jitgemm.planner.machine import Cache, Machine
 from jitgemm.planner.problem import Operand, Problem
 from jitgemm.planner.route import Context, PackA, RowStreaming, make_plan
@@ -67,12 +67,12 @@ def number(request: pytest.FixtureRequest) -> Any:
 
 def _specs(isa: Isa, number: tuple[ElementType, int], source: BSource) -> list[GemmSpec]:
     """Plain, and with an epilogue and short depth blocks."""
-    element, parts = number
-    tile = registry.tile_for(element, isa, parts)
+    element, components = number
+    tile = registry.tile_for(element, isa, components)
     if source is BSource.COLUMNS:
-        tile = registry.columns_tile(tile, isa, parts)
-    plain = GemmSpec(element, isa, tile, source, PLAIN, parts)
-    kinds = INTEGER if element.integral else REAL if parts == 1 else COMPLEX
+        tile = registry.columns_tile(tile, isa, components)
+    plain = GemmSpec(element, isa, tile, source, PLAIN, components)
+    kinds = INTEGER if element.integral else REAL if components == 1 else COMPLEX
     return [plain, short_block(replace(plain, epilogue=kinds[list(BSource).index(source)]))]
 
 
@@ -80,7 +80,7 @@ def _specs(isa: Isa, number: tuple[ElementType, int], source: BSource) -> list[G
 def test_nests(isa: Isa, number: Any, source: BSource) -> None:
     """Full tiles and their edges, groups of micropanels, copied rows, several depth blocks."""
     for spec in _specs(isa, number, source):
-        mr, width = spec.tile.mr, spec.nr // spec.parts
+        mr, width = spec.tile.mr, spec.nr // spec.components
         edge = Case(spec, mr + 1, width + 1, 2, (mr + 2) // 2)
         cases = [edge, Case(spec, 1, 3 * width - 1, 3, 1, layout_a="both"),
                  replace(edge, pack_a=PackA.ROWS, m=2, tile_rows=min(2, mr), k=spec.lanes + 3),
@@ -94,8 +94,11 @@ def test_nests(isa: Isa, number: Any, source: BSource) -> None:
 
 def test_rows_are_streamed(isa: Isa, number: Any) -> None:
     for spec in _specs(isa, number, BSource.INPLACE):
-        lanes, bias = spec.lanes // spec.parts, "cols" if spec.epilogue.bias is Bias.ROW else "rows"
-        for m in range(1, min(SWEEP_ROWS, spec.tile.mr) + 1):
+        lanes, bias = (
+            spec.lanes // spec.components,
+            "cols" if spec.epilogue.bias is Bias.ROW else "rows",
+        )
+        for m in range(1, min(STREAMED_ROWS, spec.tile.mr) + 1):
             for n, depth in ((1, 3), (5 * lanes - 1, 19)):
                 case = Case(spec, m, n, depth, m, sweep=True, layout_bias=bias)
                 case.check(nest(spec))
@@ -103,20 +106,20 @@ def test_rows_are_streamed(isa: Isa, number: Any) -> None:
 
 def test_rows_that_are_no_tile_are_not_streamed(isa: Isa) -> None:
     """Rows are streamed together: those of several tiles could be several threads'."""
-    for element, parts, m, threads in product((F32, F64), (1, 2), (1, 2), (1, 2)):
-        unit = element.bytes * parts
+    for element, components, m, threads in product((F32, F64), (1, 2), (1, 2), (1, 2)):
+        unit = element.bytes * components
         row = Operand(1000 * unit, unit)
-        wide = Problem(element, m, 1000, 1000, row, row, row, parts=parts)
+        wide = Problem(element, m, 1000, 1000, row, row, row, components=components)
         context = Context(isa, MACHINE, threads, lambda name: KNOBS[name].default)
         plan = make_plan(wide, context)
-        mr = registry.tile_for(element, isa, parts).mr
+        mr = registry.tile_for(element, isa, components).mr
         assert isinstance(plan.route, RowStreaming) == (m <= mr)
         assert not isinstance(plan.route, RowStreaming) or plan.blocking.row_chunks == 1
 
 
 def test_columns_walk_apart(isa: Isa, number: Any) -> None:
     for spec in _specs(isa, number, BSource.COLUMNS):
-        width = spec.nr // spec.parts
+        width = spec.nr // spec.components
         Case(spec, spec.tile.mr, width - 1, 3 * spec.lanes, spec.tile.mr, apart=True).check(
             nest(spec)
         )
@@ -146,11 +149,12 @@ def test_slim_tiles(isa: Isa, number: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "types", [Types(I8, U8, I32, I32, I32), Types(I16, I16, I16, I16, I16), Types(*[BF16] * 5),
-              Types(F16, F32, F32, F32, F32), Types(I8, I32, I64, I64, I64)],
+    "types", [OperandTypes(I8, U8, I32, I32, I32), OperandTypes(*[I16] * 5),
+              OperandTypes(*[BF16] * 5), OperandTypes(F16, F32, F32, F32, F32),
+              OperandTypes(I8, I32, I64, I64, I64)],
     ids=lambda t: f"{t.a}-{t.b}-{t.out}",
 )  # fmt: skip
-def test_other_types(isa: Isa, types: Types) -> None:
+def test_other_types(isa: Isa, types: OperandTypes) -> None:
     for epilogue in (PLAIN, Epilogue(beta=True, bias=Bias.COLUMN)):
         spec = typed_spec(isa, types, epilogue)
         case = TypedCase(spec, min(3, spec.tile.mr), spec.lanes + 1, 9, row_tiles=2)
@@ -173,10 +177,10 @@ def test_streams_fit_the_registers() -> None:
         isa = replace(PORTABLE, vector_registers=registers)
         spec = GemmSpec(F32, isa, tile, BSource.INPLACE, PLAIN)
         found[registers] = _streams(spec, 1)
-        for parts, rows in ((1, 1), (1, 2), (2, 1), (2, 2)):
-            some = _streams(replace(spec, parts=parts), rows)
+        for components, rows in ((1, 1), (1, 2), (2, 1), (2, 2)):
+            some = _streams(replace(spec, components=components), rows)
             assert some >= 1
-            assert some == 1 or rows * parts * (some + 1) + 1 <= registers
+            assert some == 1 or rows * components * (some + 1) + 1 <= registers
     assert found == {2: 1, 4: 1, 8: 2, 9: 2, 16: 4, 24: 6, 32: 8, 48: 8, 64: 8}
 
 

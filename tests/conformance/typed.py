@@ -34,7 +34,7 @@ from language import converted, numbers_of
 from jitgemm.api.kinds import NUMPY, number_of, result_type
 from jitgemm.isa.conversions import dtype_of
 from jitgemm.isa.types import BF16, BOOL, BY_NAME, F16, F32, F64, I32, ElementType
-from jitgemm.kernels.arithmetic import Types, sum_type
+from jitgemm.kernels.arithmetic import OperandTypes, sum_type
 from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Scale
 from jitgemm.lang.core import Function
@@ -56,14 +56,14 @@ def _element(dtype: np.dtype[Any]) -> ElementType:
 
 
 @cache
-def pairs_of_types() -> list[Types]:
+def pairs_of_types() -> list[OperandTypes]:
     """Types of A, B and the result of every product the library takes that needs words."""
-    found: dict[Types, None] = {}
+    found: dict[OperandTypes, None] = {}
     for a, b in product(BY_NAME.values(), repeat=2):
         x, y = _numpy_type(a), _numpy_type(b)
         for wanted in (None, NUMPY):
             out = _element(result_type(x, y, wanted))
-            types = Types(a, b, out, out, out)
+            types = OperandTypes(a, b, out, out, out)
             if not types.plain(sum_type(types)):
                 found[types] = None
     return list(found)
@@ -248,7 +248,7 @@ class TypedCase:
         job: dict[str, Any] = {
             "a": x.add("a", a), "source_row": a.strides[0], "source_col": a.strides[1],
             "a_row": a.strides[0], "a_tile": tile_rows * a.strides[0],
-            "a_col": a.strides[1] if self.strided else how.word_bytes,
+            "a_col": a.strides[1] if self.strided else how.group_bytes,
             "rows_ahead": rows, "pack_a": 0,
             # Shuffles of packing pick from whole vectors; whoever reads in place does not.
             "b": add_span(x, "b", b) if packs else x.add("b", b),
@@ -274,9 +274,9 @@ class TypedCase:
             self._split(x, job, all_panels)
         elif not self.strided and not self._reads_in_place():
             # A word for the row's sum, and some more.
-            row = -(-(words + 3) * how.word_bytes // 8) * 8
+            row = -(-(words + 3) * how.group_bytes // 8) * 8
             region = -(-self.row_tiles * tile_rows * row // 64) * 64
-            if spec.widens_panels:
+            if spec.upconverts_panels:
                 job["upconverted_at"] = region
                 region += max(words, 1) * spec.panel_row
             job |= {"pack_a": 2, "a_row": row, "a_tile": tile_rows * row}
@@ -301,7 +301,7 @@ class TypedCase:
             job["panel_stride"] = spec.panel_bytes(block)
             region = panels * job["panel_stride"]
         if not self._reads_in_place():
-            row = -(-(block + 3) * spec.arithmetic.word_bytes // 8) * 8
+            row = -(-(block + 3) * spec.arithmetic.group_bytes // 8) * 8
             job |= {"a_row": row, "a_tile": job["tile_rows"] * row}
             job["copied_rows"] = job["rows_per_chunk"]
             region += job["copied_rows"] * row

@@ -423,11 +423,14 @@ def _spread(x: Array, columns: bool) -> Array:
 
 # Name: how B is stored, and the knobs that send a product this way.
 GUARDED_ROUTES: dict[str, tuple[Place, dict[str, int]]] = {
-    "columns": (np.asfortranarray, {"rhs_turn_rows": 9}),
-    "columns apart": (lambda b: _spread(b, True), {"rhs_turn_rows": 9, "apart_column_bytes": 1}),
+    "columns": (np.asfortranarray, {"rhs_transpose_rows": 9}),
+    "columns apart": (
+        lambda b: _spread(b, True),
+        {"rhs_transpose_rows": 9, "stagger_column_bytes": 1},
+    ),
     "shared depth": (np.ascontiguousarray, {"split_depth": 1}),
-    "shared depth, columns": (np.asfortranarray, {"split_depth": 1, "rhs_turn_rows": 9}),
-    "shared depth, packed": (np.asfortranarray, {"split_depth": 1, "rhs_turn_rows": 0}),
+    "shared depth, columns": (np.asfortranarray, {"split_depth": 1, "rhs_transpose_rows": 9}),
+    "shared depth, packed": (np.asfortranarray, {"split_depth": 1, "rhs_transpose_rows": 0}),
     "tile buffer": (lambda b: b.astype(b.dtype.newbyteorder("S")), {}),
 }
 
@@ -578,9 +581,9 @@ def test_c13_scratch_is_not_overrun(
             got = jitgemm.gemm(left, right, threads=threads, workspace=scratch)
             equal(got, want, (m, n, k))
     # The block sums of shared depth, with more rows than one tile has.
-    knobs(parallel_flops=1, rhs_turn_rows=9, apart_column_bytes=1, split_depth=10**9)
+    knobs(parallel_flops=1, rhs_transpose_rows=9, stagger_column_bytes=1, split_depth=10**9)
     for split in (10**9, 1):
-        knobs(parallel_flops=1, rhs_turn_rows=9, apart_column_bytes=1, split_depth=split)
+        knobs(parallel_flops=1, rhs_transpose_rows=9, stagger_column_bytes=1, split_depth=split)
         for m, n, k in ((1, 33, 65), (3, 40, 530), (9, 17, 1100)):
             a, b = integers(rng, (m, k), kind), _spread(integers(rng, (k, n), kind), True)
             for threads in (1, 2, 3):

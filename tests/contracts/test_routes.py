@@ -288,7 +288,7 @@ def _route(name: str) -> Iterator[None]:
         with another_machine(None, parallel_flops=1):
             yield
         return
-    knobs = {**MANY_PIECES, "sweep_row_bytes": 1 if name == "sweep" else 10**9}
+    knobs = {**MANY_PIECES, "streaming_row_bytes": 1 if name == "sweep" else 10**9}
     with another_machine(TINY, **knobs):
         yield
 

@@ -94,7 +94,7 @@ def _planned(a: Any, b: Any) -> Any:
 
 def _told(layout: Layout) -> str:
     """What a message must say of a layout."""
-    return f"micropanels {layout.nr // layout.parts} "
+    return f"micropanels {layout.nr // layout.components} "
 
 
 def _outcome(call: Any, a: Any, b: Any, want: Array, own: Packed, name: str) -> bool:

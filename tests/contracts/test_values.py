@@ -1119,8 +1119,8 @@ def test_c10_fused_equals_unfused(
 def _real_times(factor: float, x: Array) -> Array:
     if not is_complex(x.dtype):
         return np.asarray(x.dtype.type(factor) * x)
-    parts = x.view(x.real.dtype)
-    return np.asarray((parts.dtype.type(factor) * parts).view(x.dtype))
+    components = x.view(x.real.dtype)
+    return np.asarray((components.dtype.type(factor) * components).view(x.dtype))
 
 
 @MAPS

@@ -270,7 +270,7 @@ def test_schedules_agree(rng: np.random.Generator, knobs: Any) -> None:
 
 
 def test_b_is_packed_once_per_worker(rng: np.random.Generator, knobs: Any) -> None:
-    knobs(rhs_turn_rows=0)
+    knobs(rhs_transpose_rows=0)
     a = numbers(rng, (3, 8, 5, 40), np.float32)
     b = np.asfortranarray(numbers(rng, (40, 30), np.float32))
     b = np.stack([b, b + 1, b - 1]).swapaxes(1, 2).copy().swapaxes(1, 2)[:, None]

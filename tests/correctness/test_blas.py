@@ -161,8 +161,8 @@ def test_what_is_multiplied_by_zero_is_not_read(kind: Any, rng: np.random.Genera
 
 
 def test_nan_and_infinity_arrive(kind: Any, rng: np.random.Generator) -> None:
-    parts = [kind(1)] if np.dtype(kind).kind == "f" else [kind(1), kind(1j), kind(1 - 1j)]
-    for (m, n, k), value, part in combinations(SIZES[:-1], (np.nan, np.inf, -np.inf), parts):
+    components = [kind(1)] if np.dtype(kind).kind == "f" else [kind(1), kind(1j), kind(1 - 1j)]
+    for (m, n, k), value, part in combinations(SIZES[:-1], (np.nan, np.inf, -np.inf), components):
         if not k:
             continue
         a, b, c = (integers(rng, s, kind) for s in ((m, k), (k, n), (m, n)))

@@ -381,7 +381,7 @@ def test_handles_cannot_be_changed(prepack: Any) -> None:
 def test_equal_layouts_have_one_number() -> None:
     layout = Layout(F32, 40, 50, 16)
     others = [replace(layout, **{name: value}) for name, value in (
-        ("stored", I8), ("k", 41), ("n", 51), ("nr", 8), ("parts", 2), ("packed", I8),
+        ("stored", I8), ("k", 41), ("n", 51), ("nr", 8), ("components", 2), ("packed", I8),
         ("group", 2), ("sums", 64),
     )]  # fmt: skip
     kinds: tuple[type[Packed], ...] = (PackedRhs, PackedLhs)

@@ -174,10 +174,14 @@ def _foreign(x: Any) -> Any:
 
 
 ROUTES: dict[str, tuple[Any, Any, dict[str, int]]] = {
-    "columns of b": (np.asarray, np.asfortranarray, {"rhs_turn_rows": 9}),
-    "columns apart": (np.asarray, _colliding, {"rhs_turn_rows": 9, "apart_column_bytes": 1}),
+    "columns of b": (np.asarray, np.asfortranarray, {"rhs_transpose_rows": 9}),
+    "columns apart": (np.asarray, _colliding, {"rhs_transpose_rows": 9, "stagger_column_bytes": 1}),
     "shared depth": (np.asarray, np.asarray, {"split_depth": 1}),
-    "shared depth, packed": (np.asarray, np.asfortranarray, {"split_depth": 1, "rhs_turn_rows": 0}),
+    "shared depth, packed": (
+        np.asarray,
+        np.asfortranarray,
+        {"split_depth": 1, "rhs_transpose_rows": 0},
+    ),
     "prepacked a": (jitgemm.prepack_lhs, np.asarray, {}),
     "prepacked b": (np.asarray, jitgemm.prepack_rhs, {}),
     "foreign": (_foreign, _foreign, {}),

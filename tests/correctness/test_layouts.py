@@ -27,9 +27,9 @@ def _integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> A
 
 def _knobs(rng: np.random.Generator) -> dict[str, int]:
     choices = {
-        "parallel_flops": (1,), "sweep_row_bytes": (1, 2048), "rhs_pack_rows": (1, 32),
-        "rhs_turn_rows": (0, 4, 100), "split_depth": (1, 1 << 30),
-        "apart_column_bytes": (1, 1 << 30),
+        "parallel_flops": (1,), "streaming_row_bytes": (1, 2048), "rhs_pack_rows": (1, 32),
+        "rhs_transpose_rows": (0, 4, 100), "split_depth": (1, 1 << 30),
+        "stagger_column_bytes": (1, 1 << 30),
         "lhs_pack_stride": (4, 2048), "lhs_pack_pages": (1, 64), "lhs_pack_reuse": (1,),
     }  # fmt: skip
     return {name: int(rng.choice(values)) for name, values in choices.items()}

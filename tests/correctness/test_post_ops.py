@@ -144,7 +144,7 @@ def test_every_route_reads_operands(route: type, rng: np.random.Generator) -> No
     m, n, k = {Dot: (1, 1, 300), RowStreaming: (2, 500, 40), SplitDepth: (5, 7, 2000)}[route]
     a, b = integers(rng, (m, k), np.float32), integers(rng, (k, n), np.float32)
     full, rows = integers(rng, (m, n), np.float32), integers(rng, (m, 1), np.float32)
-    with another_machine(TINY, sweep_row_bytes=64, split_depth=1000):
+    with another_machine(TINY, streaming_row_bytes=64, split_depth=1000):
         options: dict[str, Any] = {"post_ops": [("add", full), ("mul", rows)], "a_scale": rows}
         plan = jitgemm.plan(a, b, **options)
         assert isinstance(plan.executable.plan.route, route)  # type: ignore[union-attr]

@@ -227,13 +227,13 @@ KNOBS = (
     "parallel_flops",
     "gil_flops",
     "rhs_pack_rows",
-    "rhs_turn_rows",
+    "rhs_transpose_rows",
     "split_depth",
-    "apart_column_bytes",
+    "stagger_column_bytes",
     "lhs_pack_stride",
     "lhs_pack_pages",
     "lhs_pack_reuse",
-    "sweep_row_bytes",
+    "streaming_row_bytes",
 )
 
 

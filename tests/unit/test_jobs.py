@@ -11,7 +11,7 @@ from test_planner import context, problem
 
 from jitgemm.isa.tables import AVX512_BF16
 from jitgemm.isa.types import I8, I32, U8
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.job import DATA, JOB, POINTERS
 from jitgemm.kernels.spec import Bias, BSource, Epilogue
 from jitgemm.planner.problem import Operand, Problem
@@ -27,7 +27,7 @@ def _slots(job: np.ndarray) -> dict[str, int]:
 
 
 def _typed() -> GemmPlan:
-    types = replace(Types.of(I32), a=I8, b=U8)
+    types = replace(OperandTypes.of(I32), a=I8, b=U8)
     operands = Operand(-70, 1), Operand(1, 80, swapped=True), Operand(256, 4)
     p = Problem(I32, 33, 40, 66, *operands, c=Operand(400, 4), types=types,
                 bias=Operand(0, 4), epilogue=Epilogue(True, Bias.COLUMN))  # fmt: skip
@@ -37,7 +37,7 @@ def _typed() -> GemmPlan:
 PLANS = {
     "blocked": make_plan(problem(900, 800, 1100, orders="FCC"), context(4)),
     "row streaming": make_plan(problem(1, 4000, 4000), context()),
-    "columns": make_plan(problem(2, 100, 5000, orders="CFC", parts=2), context()),
+    "columns": make_plan(problem(2, 100, 5000, orders="CFC", components=2), context()),
     "dot": make_plan(problem(1, 1, 500), context()),
     "split": make_plan(problem(8, 10, 100_000), context(4)),
     "typed": _typed(),
@@ -53,7 +53,7 @@ def test_a_template_is_the_parts_of_its_plan_and_nothing_else(plan: GemmPlan) ->
         want |= {x.name: int(getattr(part, x.name)) for x in fields(part)}
     assert found == want
     p = plan.problem
-    assert (found["m"], found["n"]) == (p.m, p.n * p.parts)
+    assert (found["m"], found["n"]) == (p.m, p.n * p.components)
     assert (found["d_row"], found["source_col"]) == (p.d.row, p.a.col)
     assert not any(found[name] for name in (*POINTERS, *DATA))
 

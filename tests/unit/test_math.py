@@ -71,8 +71,8 @@ def test_own_functions_of_real_numbers(name: str, dtype: np.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", COMPLEX, ids=str)
 def test_sigmoid_of_complex_numbers(dtype: np.dtype) -> None:
-    parts = [0, 0.5, -0.5, 3, -3, 50, -50, 800, -800]
-    z = np.array([x + 1j * y for x in parts for y in (0, 1, -1, 2.5, 100)]).astype(dtype)
+    components = [0, 0.5, -0.5, 3, -3, 50, -50, 800, -800]
+    z = np.array([x + 1j * y for x in components for y in (0, 1, -1, 2.5, 100)]).astype(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         got = jm.sigmoid(z)
@@ -84,7 +84,7 @@ def test_sigmoid_of_complex_numbers(dtype: np.dtype) -> None:
         bound = 8 * max(eps, 2.3e-16) * abs(want) * max(1, abs(x) * abs(1 - want))
         tiny = float(np.finfo(dtype).tiny)
         assert abs(complex(g) - want) <= bound + tiny, (x, g, want)
-    real = np.array(parts).astype(dtype)
+    real = np.array(components).astype(dtype)
     np.testing.assert_allclose(jm.sigmoid(real).real, jm.sigmoid(real.real), rtol=4 * eps)
     assert np.isnan(jm.sigmoid(np.array([np.nan + 1j], dtype))).all()
 

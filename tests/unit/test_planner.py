@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from jitgemm.isa.tables import AVX2, AVX512, AVX512_AMX, AVX512_BF16, PORTABLE, Isa
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
-from jitgemm.kernels.arithmetic import Types, sum_type
+from jitgemm.kernels.arithmetic import OperandTypes, sum_type
+from jitgemm.kernels.exports import gemm_functions
 from jitgemm.kernels.expression import ACTIVATIONS
 from jitgemm.kernels.job import DATA, JOB, POINTERS
 from jitgemm.kernels.registry import columns_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, Epilogue
-from jitgemm.kernels.unit import gemm_functions
 from jitgemm.planner.batching import make_batch_plan
 from jitgemm.planner.blocking import Blocking
 from jitgemm.planner.explain import explain
@@ -60,7 +60,7 @@ def problem(
     """A dense problem; ``orders``: C or F for A, B, D, P for a prepacked B."""
 
     def operand(order: str, rows: int, cols: int) -> Operand:
-        e = element.bytes * fields.get("parts", 1)
+        e = element.bytes * fields.get("components", 1)
         return Operand(cols * e, e) if order == "C" else Operand(e, rows * e)
 
     a, b, d = orders
@@ -85,7 +85,7 @@ def test_axes_of_length_1_have_no_stride_of_their_own() -> None:
 
 def test_axes_of_length_1_of_complex_matrices() -> None:
     odd = Operand(12_345, -9)
-    p = Problem(F32, 1, 1, 1, odd, odd, odd, c=odd, parts=2).normalized()
+    p = Problem(F32, 1, 1, 1, odd, odd, odd, c=odd, components=2).normalized()
     assert {p.a, p.b, p.c, p.d} == {Operand(8, 8)}
     assert p.operations == 8
 
@@ -192,24 +192,24 @@ def test_source_of_b() -> None:
 
 
 @pytest.mark.parametrize("isa", [AVX512, AVX2, PORTABLE], ids=lambda isa: isa.name)
-@pytest.mark.parametrize("parts", [1, 2])
-def test_the_rows_up_to_which_columns_are_turned_are_a_knob(isa: Isa, parts: int) -> None:
-    most = columns_tile(tile_for(F32, isa, parts), isa, parts).mr
+@pytest.mark.parametrize("components", [1, 2])
+def test_the_rows_up_to_which_columns_are_turned_are_a_knob(isa: Isa, components: int) -> None:
+    most = columns_tile(tile_for(F32, isa, components), isa, components).mr
     for knob in (0, 1, 4, 9):
         # More rows than a tile has would turn B once more for each.
         limit = min(knob, most)
         for rows in {1, limit, limit + 1} - {0}:
-            p = problem(rows, 60, 70, orders="CFC", parts=parts)
-            plan = make_plan(p, context(isa=isa, rhs_turn_rows=knob))
+            p = problem(rows, 60, 70, orders="CFC", components=components)
+            plan = make_plan(p, context(isa=isa, rhs_transpose_rows=knob))
             turned = rows <= limit
             assert (plan.spec.b is BSource.COLUMNS) == turned
             if not turned:
                 continue
             _because(plan, f"transposed in registers up to {limit} rows")
             # Blocks of B and sums share the register file; columns are a column stride apart.
-            assert plan.spec.tile == columns_tile(tile_for(F32, isa, parts), isa, parts)
+            assert plan.spec.tile == columns_tile(tile_for(F32, isa, components), isa, components)
             assert plan.blocking.tile_rows <= plan.spec.tile.mr
-            assert plan.route.b.panel_stride == plan.spec.nr // parts * 70 * 4 * parts
+            assert plan.route.b.panel_stride == plan.spec.nr // components * 70 * 4 * components
             assert (plan.workspace_b, plan.workspace_bytes) == (0, 0)
             assert plan.spec.symbol in explain(plan, SERVER)
             assert "_gemm_columns_" in plan.spec.symbol
@@ -298,7 +298,7 @@ def test_a_foreign_a_is_packed_for_turned_columns() -> None:
 
 
 def _typed(
-    m: int, n: int, k: int, types: Types, orders: str = "CFC", made: Context | None = None
+    m: int, n: int, k: int, types: OperandTypes, orders: str = "CFC", made: Context | None = None
 ) -> GemmPlan:
     """A dense product of these types, with AVX-512 and the usual machine if nothing is said."""
 
@@ -313,13 +313,15 @@ def _typed(
 
 def _name(x: object) -> str:
     """Of a parameter of a test."""
-    if isinstance(x, Types):
+    if isinstance(x, OperandTypes):
         return f"{x.a}@{x.b}:{x.out}" + "dot" * x.bf16_dot
     return x.name if isinstance(x, Isa) else str(x)
 
 
-def _of(a: ElementType, b: ElementType, out: ElementType, *, bf16_dot: bool = False) -> Types:
-    return Types(a, b, out, out, out, bf16_dot)
+def _of(
+    a: ElementType, b: ElementType, out: ElementType, *, bf16_dot: bool = False
+) -> OperandTypes:
+    return OperandTypes(a, b, out, out, out, bf16_dot)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +342,7 @@ def _of(a: ElementType, b: ElementType, out: ElementType, *, bf16_dot: bool = Fa
     ],
     ids=_name,
 )
-def test_columns_of_narrow_numbers(types: Types, isa: Isa, read: str) -> None:
+def test_columns_of_narrow_numbers(types: OperandTypes, isa: Isa, read: str) -> None:
     limit = min(4, columns_tile(tile_for(sum_type(types), isa), isa, 1).mr)
     # Narrow numbers are walked again and again before packing them pays.
     walks = 1 if types.b is F32 else 3 if "lanes" in read else 4
@@ -399,7 +401,7 @@ def test_a_dot_product_is_one_whatever_its_operands() -> None:
         replace(p, a=Operand(280, -12)), replace(p, b=Operand(1 << 20, 4)), replace(p, b=None),
         replace(p, a=Operand(280, -4, swapped=True)), replace(p, b=Operand(4, 4, swapped=True)),
         replace(p, d=Operand(4, 4, swapped=True)), replace(p, k=1 << 20),
-        replace(p, parts=2),
+        replace(p, components=2),
     ):  # fmt: skip
         made = context(
             4,
@@ -493,7 +495,7 @@ def test_a_small_result_with_a_deep_sum_is_split() -> None:
     ids=_name,
 )
 def test_a_deep_sum_of_narrow_numbers_is_split(
-    types: Types, isa: Isa, source: BSource, *, copies: bool
+    types: OperandTypes, isa: Isa, source: BSource, *, copies: bool
 ) -> None:
     made = context(4, isa)
     for m, n, k in ((8, 10, 100_000), (700, 9, 40_000), (1, 40, 32_768)):
@@ -582,7 +584,7 @@ def check_split(plan: GemmPlan) -> None:
     assert plan.workspace_bytes - plan.workspace_b >= bounds.sums_bytes
     assert bounds.sums_bytes == (bounds.round_blocks + 1) * bounds.sums_stride
     assert plan.workspace_b >= plan.threads * bounds.workspace_b_stride
-    spec, panels = plan.spec, -(-p.n * p.parts // plan.spec.nr)
+    spec, panels = plan.spec, -(-p.n * p.components // plan.spec.nr)
     if spec.b is BSource.PACKED:
         assert plan.route.b.panel_stride == spec.panel_bytes(spec.element.depth_block)
         packed = panels * plan.route.b.panel_stride
@@ -610,9 +612,9 @@ def check_split(plan: GemmPlan) -> None:
 )  # fmt: skip
 def test_every_split_sums_every_block_once(
     m: int, n: int, k: int, element: ElementType, isa: Isa, machine: Machine, threads: int,
-    orders: str, parts: int,
+    orders: str, components: int,
 ) -> None:  # fmt: skip
-    p = problem(m, n, k, element=element, orders=orders, parts=parts)
+    p = problem(m, n, k, element=element, orders=orders, components=components)
     plan = make_plan(p, context(threads, isa, machine, parallel_flops=1000, split_depth=1))
     if isinstance(plan.route, SplitDepth):
         check_split(plan)
@@ -683,10 +685,10 @@ def test_where_l3_is_far_b_is_packed_earlier_and_colliding_rows_are_copied() -> 
 
 def test_a_matrix_unit_multiplies_what_it_can() -> None:
     """8-bit integers from a number of rows on; bfloat16 where allowed, whatever their number."""
-    bytes_of = replace(Types.of(I32), a=I8, b=U8)
-    halves = replace(Types.of(BF16), out=F32, bf16_dot=True)
+    bytes_of = replace(OperandTypes.of(I32), a=I8, b=U8)
+    halves = replace(OperandTypes.of(BF16), out=F32, bf16_dot=True)
 
-    def unit(m: int, types: Types, isa: Isa = AVX512_AMX, n: int = 40, **knobs: int) -> bool:
+    def unit(m: int, types: OperandTypes, isa: Isa = AVX512_AMX, n: int = 40, **knobs: int) -> bool:
         operands = Operand(64 * types.a.bytes, types.a.bytes), None, Operand(4 * n, 4)
         p = Problem(sum_type(types), m, n, 64, *operands, types=types)
         plan = make_plan(p, context(isa=isa, **knobs))
@@ -708,16 +710,17 @@ def test_a_matrix_unit_multiplies_what_it_can() -> None:
 
 
 def test_halves_of_b_are_widened_once_for_many_rows() -> None:
-    halves = replace(Types.of(F16), out=F32)
+    halves = replace(OperandTypes.of(F16), out=F32)
 
-    def plan(m: int, types: Types, packed: bool, k: int = 64) -> GemmPlan:
+    def plan(m: int, types: OperandTypes, packed: bool, k: int = 64) -> GemmPlan:
         a, b = types.a.bytes, types.b.bytes
         right = None if packed else Operand(b, k * b)
         p = Problem(F32, m, 40, k, Operand(k * a, a), right, Operand(160, 4), types=types)
         return make_plan(p, context())
 
     mr = tile_for(F32, AVX512).mr
-    assert [plan(m, halves, True).spec.widens_panels for m in (4 * mr - 1, 4 * mr)] == [False, True]
+    few, many = (plan(m, halves, True).spec.upconverts_panels for m in (4 * mr - 1, 4 * mr))
+    assert (few, many) == (False, True)
     wide = plan(4 * mr, halves, True, k=3000)
     # A thread's scratch: copied rows, then a micropanel as deep as a chunk goes at a time.
     rows = wide.blocking.rows_per_chunk * wide.route.a.a_row
@@ -728,12 +731,12 @@ def test_halves_of_b_are_widened_once_for_many_rows() -> None:
     assert "B's once for all rows" in explain(wide, SERVER)
     # Packed in this call, B is widened while that is done; rows read in place leave no scratch.
     per_call = plan(4 * mr, halves, False)
-    assert not per_call.spec.widens_panels
-    assert per_call.spec.packed is F32
+    assert not per_call.spec.upconverts_panels
+    assert per_call.spec.panel_element is F32
     # Code is found by its symbol.
     kinds = [plan(m, halves, packed).spec for m in (17, 4 * mr) for packed in (True, False)]
     assert len({spec.symbol for spec in kinds}) == len(set(kinds)) == 3
-    assert plan(4 * mr, replace(halves, a=F32), True).spec.packed is F16
+    assert plan(4 * mr, replace(halves, a=F32), True).spec.panel_element is F16
 
 
 def test_where_sums_rest() -> None:
@@ -778,10 +781,10 @@ def test_impossible_scratch() -> None:
 # -- numbers, and what an instruction takes of them ------------------------------------------------
 
 
-BYTES = replace(Types.of(I32), a=I8, b=U8)
+BYTES = replace(OperandTypes.of(I32), a=I8, b=U8)
 
 
-def _bytes(m: int, n: int, k: int, types: Types = BYTES, isa: Isa = AVX512_AMX) -> GemmPlan:
+def _bytes(m: int, n: int, k: int, types: OperandTypes = BYTES, isa: Isa = AVX512_AMX) -> GemmPlan:
     """A dense product of narrow numbers."""
     a, b, d = types.a.bytes, types.b.bytes, types.out.bytes
     operands = Operand(k * a, a), Operand(n * b, b), Operand(n * d, d)
@@ -836,8 +839,8 @@ def test_the_scratch_that_is_refused_is_named_by_numbers() -> None:
 
 
 def test_every_slot_of_a_job_belongs_to_one_part() -> None:
-    parts = (Sizes, Strides, ByteOrder, WalkA, Panels, Modes, Blocking, Split)
-    slots = [field.name for part in parts for field in fields(part)]
+    components = (Sizes, Strides, ByteOrder, WalkA, Panels, Modes, Blocking, Split)
+    slots = [field.name for part in components for field in fields(part)]
     assert Counter(JOB.fields) == Counter([*slots, *POINTERS, *DATA])
 
 
@@ -853,11 +856,11 @@ def test_every_slot_of_a_job_belongs_to_one_part() -> None:
 )
 def test_a_route_fills_its_part_and_names_its_kernel(route: type, made: GemmPlan) -> None:
     assert type(made.route) is route
-    parts = [type(x) for x in made.records]
-    assert len(parts) == len(set(parts))
-    assert parts[:3] == [Sizes, Strides, ByteOrder]
-    assert (Split in parts) == (route is SplitDepth)
-    assert (Modes in parts) == (Blocking in parts) == (route is not Dot)
+    components = [type(x) for x in made.records]
+    assert len(components) == len(set(components))
+    assert components[:3] == [Sizes, Strides, ByteOrder]
+    assert (Split in components) == (route is SplitDepth)
+    assert (Modes in components) == (Blocking in components) == (route is not Dot)
     assert made.kernel.name in {f.name for f in gemm_functions(made.spec)}
     assert made.reasons[-len(made.route.reasons) :] == made.route.reasons
     ends = {Dot: "_dot", SplitDepth: "_split"}
@@ -877,7 +880,7 @@ def test_explanations_name_everything(orders: str) -> None:
         assert part in text
     assert ("operands exchanged" in text) == plan.exchanged
     assert "product   c128 " in explain(
-        make_plan(problem(3, 4, 5, element=F64, parts=2), context()), SERVER
+        make_plan(problem(3, 4, 5, element=F64, components=2), context()), SERVER
     )
     assert "memory:" in explain(make_plan(problem(1, 4000, 4000), context()), SERVER)
     assert "compute:" in explain(make_plan(problem(1000, 1000, 1000), context()), SERVER)
@@ -908,7 +911,7 @@ def _tickets(plan: GemmPlan) -> Iterator[Ticket]:
     per_slice = b.pack_chunks + b.row_chunks * b.col_chunks
     for t in range(per_slice * b.slices * b.blocks):
         index, within = divmod(t, per_slice)
-        block = _span(index // b.slices, b.cols_per_block, p.n * p.parts)
+        block = _span(index // b.slices, b.cols_per_block, p.n * p.components)
         depth = _span(index % b.slices, b.depth_per_slice, plan.k_groups)
         if within < b.pack_chunks:
             j0 = block[0] + within * b.pack_cols
@@ -933,7 +936,7 @@ def check_plan(plan: GemmPlan) -> None:
     assert isinstance(route, Blocked | RowStreaming | Columns)
     p, b, spec = plan.problem, plan.blocking, plan.spec
     a, panel_stride = route.a, route.b.panel_stride
-    nr, block, reals = spec.nr, spec.element.depth_block, p.n * p.parts
+    nr, block, reals = spec.nr, spec.element.depth_block, p.n * p.components
     work, packing = [], []
     for t in _tickets(plan):
         (packing if t.packing else work).append(t)
@@ -1012,10 +1015,10 @@ sizes = st.one_of(
 )  # fmt: skip
 def test_every_plan_does_everything_once(
     m: int, n: int, k: int, element: ElementType, isa: Isa, machine: Machine, threads: int,
-    orders: str, beta: bool, in_place: bool, pack_rows: int, pack_stride: int, parts: int,
+    orders: str, beta: bool, in_place: bool, pack_rows: int, pack_stride: int, components: int,
 ) -> None:  # fmt: skip
     epilogue = Epilogue(beta=beta)
-    p = problem(m, n, k, element=element, orders=orders, epilogue=epilogue, parts=parts)
+    p = problem(m, n, k, element=element, orders=orders, epilogue=epilogue, components=components)
     if beta:
         p = replace(p, c=p.d, in_place=in_place)
     made = context(threads, isa, machine, parallel_flops=1000, rhs_pack_rows=pack_rows,

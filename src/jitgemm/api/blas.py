@@ -106,7 +106,7 @@ class _Product:
     bias: Array | None
     d: Array
     sums: ElementType
-    parts: int
+    components: int
     sum_dtype: np.dtype
     scalars: Scalars
     program: Program | None
@@ -142,8 +142,9 @@ class _Product:
             scalars = scalars.of_item(steps)
         return _Product(
             item(operands.a), item(operands.b), item(operands.c), item(operands.bias),
-            operands.d[at], spec.sums, spec.parts, element_dtype(spec.sums, spec.parts), scalars,
-            options.program, options.scale, options.scaling, options.operands,
+            operands.d[at], spec.sums, spec.components,
+            element_dtype(spec.sums, spec.components), scalars, options.program, options.scale,
+            options.scaling, options.operands,
         )  # fmt: skip
 
     @property
@@ -325,7 +326,7 @@ def _scales(product: _Product) -> bool:
     multiply, where a BLAS would not read (contract 2).
     """
     x, single = product.scalars, product.sum_dtype.type
-    reals = product.parts == 1 and not product.sums.integral
+    reals = product.components == 1 and not product.sums.integral
     if not (reals and _scipy_takes(product.m, product.n, product.k)):
         return False
     with np.errstate(all="ignore"):

@@ -25,7 +25,7 @@ from jitgemm.api.operands import (
 from jitgemm.api.quantise import with_bias
 from jitgemm.api.request import Request, request_of
 from jitgemm.errors import message
-from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
+from jitgemm.kernels.arithmetic import OperandTypes, arithmetic_for, sum_type
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 from jitgemm.planner.callspec import CallSpec, OperandSpec
@@ -52,7 +52,7 @@ class Call:
     Vectors are matrices of one row or one column whose axis the result lacks.
     """
 
-    __slots__ = ("a", "b", "bias", "blas", "c", "dtype", "full", "index", "out", "parts",
+    __slots__ = ("a", "b", "bias", "blas", "c", "components", "dtype", "full", "index", "out",
                  "request", "returned", "shape", "sum_dtype", "sums", "unpacked")  # fmt: skip
 
     def __init__(
@@ -83,10 +83,12 @@ class Call:
                 operand(name, x)
         self.request = request = request or request_of(options, a, b)
         self.dtype = request.dtype
-        self.sums, self.parts = _sums_of(a.dtype, b.dtype, request.dtype)
+        self.sums, self.components = _sums_of(a.dtype, b.dtype, request.dtype)
         # Scaled sums of integers are floats, and so is what is added to them.
         single = self.sums.integral and not _number(request.dtype)[0].integral
-        self.sum_dtype = np.dtype(np.float32) if single else element_dtype(self.sums, self.parts)
+        self.sum_dtype = (
+            np.dtype(np.float32) if single else element_dtype(self.sums, self.components)
+        )
         self.shape = stack_shape(a, b, names)
         # A kernel reads one prepacked operand.
         self.unpacked = isinstance(a, PackedLhs) and isinstance(b, PackedRhs)
@@ -120,7 +122,7 @@ class Call:
             batch = np.broadcast_shapes(self.a.shape[:-2], self.b.shape[:-2])
         self.full = (*batch, self.a.shape[-2], self.b.shape[-1])
 
-    def _types(self, c: Array | None, bias: Array | None) -> Types:
+    def _types(self, c: Array | None, bias: Array | None) -> OperandTypes:
         """Types of the operands' numbers."""
 
         def element(x: Array | Packed | None) -> Any:
@@ -129,7 +131,7 @@ class Call:
 
         out = number_of(self.dtype)
         assert out is not None
-        return Types(
+        return OperandTypes(
             element(self.a), element(self.b), element(c), element(bias), out[0],
             self.request.bf16_dot,
         )  # fmt: skip
@@ -141,7 +143,7 @@ class Call:
                 continue
             types = self._types(self.c, self.bias)
             types = types.transposed if isinstance(x, PackedLhs) else types
-            wanted = _packed_layout(types, self.sums, self.parts)
+            wanted = _packed_layout(types, self.sums, self.components)
             if not x.layout.serves(wanted):
                 raise TypeError(x.unfit(name, wanted, other.dtype))
 
@@ -202,8 +204,8 @@ class Call:
     @property
     def operations(self) -> int:
         """Arithmetic operations; 0 if there are none."""
-        k, parts = int(self.a.shape[-1]), int(self.parts)
-        return int(2 * math.prod(self.full) * max(k, 1) * parts**2)
+        k, components = int(self.a.shape[-1]), int(self.components)
+        return int(2 * math.prod(self.full) * max(k, 1) * components**2)
 
     def target(self) -> tuple[Array, bool]:
         """Where the result is computed, and whether it must be copied to ``out`` afterwards."""
@@ -234,7 +236,7 @@ class Call:
             threads=threads,
             c=None if self.c is None else _operand_spec(self.c),
             bias=None if self.bias is None else _operand_spec(self.bias),
-            parts=self.parts,
+            components=self.components,
             in_place=self.c is not None and same_place(self.c, d),
             options=request.decided(len(self.full) - 2, beta=self.c is not None),
         )
@@ -268,8 +270,8 @@ class Call:
 
 def _sums_of(a: np.dtype, b: np.dtype, result: np.dtype) -> Number:
     """What the sums of a product are formed in, of types that :func:`number_of` knows."""
-    (x, _), (y, _), (out, parts) = (_number(t) for t in (a, b, result))
-    return sum_type(Types(x, y, out, out, out)), parts
+    (x, _), (y, _), (out, components) = (_number(t) for t in (a, b, result))
+    return sum_type(OperandTypes(x, y, out, out, out)), components
 
 
 def _number(dtype: np.dtype) -> Number:
@@ -287,9 +289,11 @@ def _operand_spec(x: Array | Packed) -> OperandSpec:
     return OperandSpec(element, x.shape, x.strides, not x.dtype.isnative)
 
 
-def _packed_layout(types: Types, element: Any, parts: int) -> Layout:
+def _packed_layout(types: OperandTypes, element: Any, components: int) -> Layout:
     """How a prepacked right operand must be stored, whatever its size."""
     isa = engine().isa
     how = arithmetic_for(types, element, isa)
-    tile = tile_for(element, isa, parts)
-    return layout_for(GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts, how), 0, 0)
+    tile = tile_for(element, isa, components)
+    return layout_for(
+        GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), components, how), 0, 0
+    )

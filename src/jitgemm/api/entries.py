@@ -155,7 +155,7 @@ def _run_fields(planned: _Planned) -> dict[str, int]:
     element, plan = one.plan.spec.epilogue_type, code.plan
     return {
         "kind": SINGLE if code is one else BATCHED,
-        "factors": FACTOR_KINDS[element.integral, element.bytes, planned.call.parts],
+        "factors": FACTOR_KINDS[element.integral, element.bytes, planned.call.components],
         "mask": -1 if element.bits >= 64 else (1 << element.bits) - 1,
         "nest": one.address,
         "run_batch": code.runner if isinstance(code, BatchExecutable) else 0,

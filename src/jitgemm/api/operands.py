@@ -242,7 +242,7 @@ def scalar(name: str, value: object) -> float:
     raise TypeError(message(name, "a real number", type(value).__name__))
 
 
-def factor(name: str, value: object, parts: int, *, integral: bool = False) -> complex:
+def factor(name: str, value: object, components: int, *, integral: bool = False) -> complex:
     """A factor of a product: real, complex or an integer, if the product is.
 
     Raises:
@@ -257,7 +257,7 @@ def factor(name: str, value: object, parts: int, *, integral: bool = False) -> c
             return int(value)
         raise TypeError(message(name, "an integer, because elements are", repr(value)))
     # Adding 0 turns -0 into +0: no product has no sign.
-    if parts == 2 and isinstance(value, (complex, np.complexfloating)):
+    if components == 2 and isinstance(value, (complex, np.complexfloating)):
         return complex(value.real + 0.0, value.imag + 0.0)
     return complex(scalar(name, value) + 0.0)
 

@@ -10,7 +10,7 @@ import numpy as np
 from jitgemm.api.kinds import Number, number_of, result_type
 from jitgemm.api.operands import Array, flag, operand
 from jitgemm.errors import message
-from jitgemm.kernels.arithmetic import Types, arithmetic_for, sum_type
+from jitgemm.kernels.arithmetic import OperandTypes, arithmetic_for, sum_type
 from jitgemm.kernels.registry import tile_for
 from jitgemm.kernels.spec import BSource, Epilogue, GemmSpec
 from jitgemm.planner.problem import Operand
@@ -85,10 +85,10 @@ def _packed(kind: type[T], name: str, x: object, conj: object, bf16_dot: object)
     right: Array = source.swapaxes(-1, -2) if kind is PackedLhs else source
     number = number_of(right.dtype)
     assert number is not None
-    (element, parts), (k, n), batch = number, right.shape[-2:], right.shape[:-2]
+    (element, components), (k, n), batch = number, right.shape[-2:], right.shape[:-2]
     dtype = right.dtype.newbyteorder("=")
     if not usable():
-        layout = plain_layout(element, k, n, parts)
+        layout = plain_layout(element, k, n, components)
         handle = kind(layout, packed_for(), dtype, batch=batch, conj=conjugated)
         handle.fill(right.astype(dtype).tobytes())
         return handle
@@ -116,11 +116,11 @@ def _pack(spec: GemmSpec, right: Array, handle: Packed) -> None:
 
 def _spec(number: Number, dtype: np.dtype, *, bf16_dot: bool) -> GemmSpec:
     """The kernel of a product with a left operand of the same type, whose packing serves others."""
-    (stored, parts), isa = number, engine().isa
+    (stored, components), isa = number, engine().isa
     out = number_of(result_type(dtype, dtype, None))
     assert out is not None
-    types = Types(stored, stored, out[0], out[0], out[0], bf16_dot)
+    types = OperandTypes(stored, stored, out[0], out[0], out[0], bf16_dot)
     element = sum_type(types)
     how = arithmetic_for(types, element, isa)
-    tile = tile_for(element, isa, parts)
-    return GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), parts, how)
+    tile = tile_for(element, isa, components)
+    return GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), components, how)

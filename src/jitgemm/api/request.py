@@ -68,9 +68,9 @@ def request_of(options: Options, a: Array | Packed, b: Array | Packed) -> Reques
     requantize = _requantize(options.requantize)
     scaled = options.a_scale is not None or options.b_scale is not None
     dtype, number = _result(x, y, options.out_dtype, requantize, scaled=scaled)
-    element, parts = number
-    alpha = factor("alpha", options.alpha, parts, integral=element.integral)
-    beta = factor("beta", options.beta, parts, integral=element.integral)
+    element, components = number
+    alpha = factor("alpha", options.alpha, components, integral=element.integral)
+    beta = factor("beta", options.beta, components, integral=element.integral)
     conj_a, conj_b = flag("conj_a", options.conj_a), flag("conj_b", options.conj_b)
     if options.workspace is not None and not isinstance(options.workspace, Workspace):
         raise TypeError(message("workspace", "a Workspace", type(options.workspace).__name__))

@@ -43,10 +43,11 @@ def describe() -> dict[str, Any]:
         "usable_processors": usable_cpus(),
         "cache": {"folder": folder, **_objects(folder)},
         "kernels": [
-            {"element": f"c{2 * element.bits}" if parts == 2 else element.name, "isa": isa.name,
-             "mr": tile.mr, "nr": tile.nr_regs * isa.lanes(element) // parts,
+            {"element": f"c{2 * element.bits}" if components == 2 else element.name,
+             "isa": isa.name,
+             "mr": tile.mr, "nr": tile.nr_regs * isa.lanes(element) // components,
              "available": generates and available(isa)}
-            for element, isa, parts, tile in registry.rows()
+            for element, isa, components, tile in registry.rows()
         ],
         "compiled": [{"unit": name, "source": source} for name, source in compiled],
         "knobs": {

@@ -143,25 +143,25 @@ class MatrixUnit:
 
     def _check(self, p: TileProduct) -> None:
         name = f"{self.name}.products[{p.name!r}]"
-        if p.sums.bytes != self.word_bytes:
-            raise ValueError(message(name, f"sums of {self.word_bytes} bytes", p.sums))
+        if p.sums.bytes != self.group_bytes:
+            raise ValueError(message(name, f"sums of {self.group_bytes} bytes", p.sums))
         if p.a.bytes != p.b.bytes or p.group < 2:
             got = f"{p.a} and {p.b} for sums of {p.sums}"
             raise ValueError(message(name, "operands as wide as each other, not as sums", got))
-        if self.row_bytes % self.word_bytes or not 0 < self.words <= self.rows:
+        if self.row_bytes % self.group_bytes or not 0 < self.words <= self.rows:
             # A tile of B has a row for each word in a row of A.
-            expected = f"whole words of {self.word_bytes} bytes in a row, no more than rows"
+            expected = f"whole words of {self.group_bytes} bytes in a row, no more than rows"
             raise ValueError(message(f"{self.name}.row_bytes", expected, self.row_bytes))
 
     @property
-    def word_bytes(self) -> int:
+    def group_bytes(self) -> int:
         """Bytes of a word, and of a sum."""
         return self.products[0].sums.bytes
 
     @property
     def words(self) -> int:
         """Words in a row: columns of sums, and steps of depth of one product."""
-        return self.row_bytes // self.word_bytes
+        return self.row_bytes // self.group_bytes
 
     @property
     def tile_bytes(self) -> int:

@@ -24,8 +24,8 @@ from jitgemm.isa.types import BY_NAME
 from jitgemm.jit import cache, pages
 from jitgemm.jit.building import building
 from jitgemm.jit.target import check_executable_memory, host, llvm, target_machine
+from jitgemm.kernels.exports import gemm_functions
 from jitgemm.kernels.spec import GemmSpec
-from jitgemm.kernels.unit import gemm_functions
 from jitgemm.lang.core import Function
 from jitgemm.lang.llvm import LlvmKernel
 from jitgemm.lang.module import LlvmModule

@@ -17,11 +17,19 @@ from dataclasses import dataclass, replace
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F32, F64, I16, I32, I64, ElementType
 
-__all__ = ["CANDIDATES", "Arithmetic", "Types", "Wanted", "arithmetic_for", "sum_type", "tiled"]
+__all__ = [
+    "CANDIDATES",
+    "Arithmetic",
+    "OperandTypes",
+    "Wanted",
+    "arithmetic_for",
+    "sum_type",
+    "tiled",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Types:
+class OperandTypes:
     """Element types of the operands in memory."""
 
     a: ElementType
@@ -33,12 +41,12 @@ class Types:
     """bfloat16 may be multiplied by the instruction that treats subnormal numbers as zeros."""
 
     @staticmethod
-    def of(element: ElementType) -> Types:
+    def of(element: ElementType) -> OperandTypes:
         """One type for all."""
-        return Types(element, element, element, element, element)
+        return OperandTypes(element, element, element, element, element)
 
     @property
-    def transposed(self) -> Types:
+    def transposed(self) -> OperandTypes:
         """Those of the product with A and B exchanged."""
         return replace(self, a=self.b, b=self.a)
 
@@ -61,32 +69,32 @@ class Types:
 class Arithmetic:
     """Words, and how two of them are multiplied into a sum."""
 
-    types: Types
-    piece: ElementType
+    types: OperandTypes
+    a_element: ElementType
     """A number in a word of A."""
-    packed: ElementType
+    b_element: ElementType
     """A number in a micropanel of B: a piece, or what becomes one while it is read."""
     group: int = 1
     """Steps of depth per word."""
-    fold: str = "madd"
+    accumulate: str = "madd"
     exchanged: bool = False
     """``fold`` takes B's word first: of a ``dot4`` the unsigned operand."""
     flip: bool = False
     """A's numbers are moved by half their range, to the other signedness."""
-    kept: ElementType | None = None
+    stored: ElementType | None = None
     """A number in a micropanel in memory, if a micropanel is widened before many rows meet it."""
     tiles: bool = False
     """``fold`` is an operation of a matrix unit, on tiles of words."""
 
     @property
-    def word_bytes(self) -> int:
+    def group_bytes(self) -> int:
         """Bytes of a word of A."""
-        return self.piece.bytes * self.group
+        return self.a_element.bytes * self.group
 
     @staticmethod
     def plain_of(element: ElementType) -> Arithmetic:
         """That of operands which all hold numbers of the sums' type."""
-        return Arithmetic(Types.of(element), element, element)
+        return Arithmetic(OperandTypes.of(element), element, element)
 
     @property
     def plain(self) -> bool:
@@ -94,19 +102,19 @@ class Arithmetic:
 
         Such operands are read in place or packed as they are.
         """
-        one = self.group == 1 and self.kept is None and not self.flip
-        same = _same(self.types.a, self.piece) and _same(self.types.b, self.packed)
-        return one and same and self.piece is self.packed
+        one = self.group == 1 and self.stored is None and not self.flip
+        same = _same(self.types.a, self.a_element) and _same(self.types.b, self.b_element)
+        return one and same and self.a_element is self.b_element
 
     @property
     def copies_a(self) -> bool:
         """Whether A in memory is not yet made of words."""
-        return self.flip or not _same(self.types.a, self.piece)
+        return self.flip or not _same(self.types.a, self.a_element)
 
     @property
     def reads_b(self) -> bool:
         """Whether B in memory is what micropanels are made of, but for its layout."""
-        return self.group == 1 and _same(self.types.b, self.packed)
+        return self.group == 1 and _same(self.types.b, self.b_element)
 
     @property
     def reads_columns(self) -> bool:
@@ -115,35 +123,39 @@ class Arithmetic:
         It is one of k-groups, or of numbers that are upconverted once they are read.
         """
         # Sums of k-groups of floats depend on their order: they stay with one kernel.
-        exact = self.group == 1 or self.piece.integral
-        return exact and not self.tiles and self.kept is None and _same(self.types.b, self.packed)
+        exact = self.group == 1 or self.a_element.integral
+        return (
+            exact and not self.tiles and self.stored is None and _same(self.types.b, self.b_element)
+        )
 
     @property
     def for_many_rows(self) -> Arithmetic:
         """The same with halves of B widened once per micropanel, not once per microtile."""
-        if self.group > 1 or not self.packed.format:
+        if self.group > 1 or not self.b_element.format:
             return self
-        return replace(self, packed=self.piece, kept=self.packed)
+        return replace(self, b_element=self.a_element, stored=self.b_element)
 
     @property
     def for_few_rows(self) -> Arithmetic:
         """The same with halves of B widened while they are read."""
-        return self if self.kept is None else replace(self, packed=self.kept, kept=None)
+        return self if self.stored is None else replace(self, b_element=self.stored, stored=None)
 
     def __str__(self) -> str:
         """How the operands' numbers become words, for :meth:`jitgemm.Plan.explain`."""
         kinds = {x.name: x for x in (self.types.a, self.types.b)}
-        changed = [name for name, x in kinds.items() if not _same(x, self.piece)]
-        numbers = f"{' and '.join(changed)} as {self.piece}" if changed else "numbers as they are"
+        changed = [name for name, x in kinds.items() if not _same(x, self.a_element)]
+        numbers = (
+            f"{' and '.join(changed)} as {self.a_element}" if changed else "numbers as they are"
+        )
         words = f", {self.group} to a word" if self.group > 1 else ""
         flipped = ", those of A with the other signedness" if self.flip else ""
-        wide = ", B's once for all rows" if self.kept is not None else ""
-        return f"types: {numbers}{words}{flipped}{wide}; {self.fold}"
+        wide = ", B's once for all rows" if self.stored is not None else ""
+        return f"types: {numbers}{words}{flipped}{wide}; {self.accumulate}"
 
     @property
     def spills_to_buffer(self) -> bool:
         """Whether sums cannot rest in the result between depth blocks."""
-        return self.types.out.bits < 8 * self.word_bytes or bool(self.types.out.format)
+        return self.types.out.bits < 8 * self.group_bytes or bool(self.types.out.format)
 
 
 def _same(x: ElementType, y: ElementType) -> bool:
@@ -151,7 +163,7 @@ def _same(x: ElementType, y: ElementType) -> bool:
     return x is y or (x.integral and y.integral and x.bits == y.bits)
 
 
-def sum_type(types: Types) -> ElementType:
+def sum_type(types: OperandTypes) -> ElementType:
     """The type of the sums.
 
     Integers add up in 32 bits, or in 64 if the result has more than 32; halves in f32.  8-bit
@@ -171,7 +183,7 @@ def _fits(x: ElementType, y: ElementType) -> bool:
     return y.signed and x.bits < y.bits
 
 
-def tiled(types: Types, isa: Isa) -> Arithmetic | None:
+def tiled(types: OperandTypes, isa: Isa) -> Arithmetic | None:
     """The arithmetic on a matrix unit, for those types that the set's one multiplies.
 
     It reads the micropanels of :func:`arithmetic_for`; numbers of either sign are multiplied as
@@ -189,7 +201,7 @@ def tiled(types: Types, isa: Isa) -> Arithmetic | None:
 class Wanted:
     """What a product wants of its arithmetic."""
 
-    types: Types
+    types: OperandTypes
     element: ElementType
     """The type of the sums."""
     isa: Isa
@@ -252,7 +264,7 @@ CANDIDATES: tuple[Callable[[Wanted], Arithmetic | None], ...] = (
 
 
 def arithmetic_for(
-    types: Types, element: ElementType, isa: Isa, *, unit: bool = False, rows: bool = False
+    types: OperandTypes, element: ElementType, isa: Isa, *, unit: bool = False, rows: bool = False
 ) -> Arithmetic:
     """The arithmetic of sums of type ``element``.
 

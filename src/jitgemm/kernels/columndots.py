@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jitgemm.kernels.epilogue import conclude
+from jitgemm.kernels.groups import add_up
 from jitgemm.kernels.job import JOB, TILE
-from jitgemm.kernels.micro import fold
+from jitgemm.kernels.micro import accumulate
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.kernels.transpose import transpose
-from jitgemm.kernels.words import add_up
 from jitgemm.lang.core import Function, Int, IntLike, Kernel, Ptr, Var, Vec, parameters
 
 __all__ = ["column_dots"]
@@ -110,14 +110,14 @@ class _Columns:
         ]
         for c, b in enumerate(columns):
             for i, a in enumerate(own):
-                cells[i][c].value = fold(k, spec, a, b, cells[i][c].value)
+                cells[i][c].value = accumulate(k, spec, a, b, cells[i][c].value)
             if self.sizes.sums > rows:
                 cell, signed = cells[rows][c], spec.types.b.signed
                 cell.value = add_up(k, spec.arithmetic, b, cell.value, signed=signed)
 
     def _rest(self, at: Ptr, count: Int) -> Vec:
         """``count`` numbers and zeros: nothing beyond them is read."""
-        k, stored = self.k, self.spec.packed
+        k, stored = self.k, self.spec.panel_element
         k.store(self.numbers, k.zero(self.spec.element, self.lanes))
         for q in k.range(0, count):
             k.store(self.numbers + q * stored.bytes, k.load(at + q * stored.bytes, stored))

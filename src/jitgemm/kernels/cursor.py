@@ -161,7 +161,7 @@ class TileCursor(TileMoves):
         if x.row:
             at = at + i * self._strides[x.row]
         if x.col:
-            at = at + j // self.spec.parts * self._strides[x.col]
+            at = at + j // self.spec.components * self._strides[x.col]
         return at + j * x.element.bytes if x.dense else at
 
     def set_next(self, rows: Int, a: Int) -> None:

@@ -29,7 +29,7 @@ _WORD = 4
 
 def lane_count(spec: GemmSpec) -> int:
     """Virtual lanes: numbers whose products are added side by side."""
-    return _BYTES // spec.parts // spec.unit
+    return _BYTES // spec.components // spec.unit
 
 
 class _Lanes:
@@ -37,12 +37,12 @@ class _Lanes:
 
     def __init__(self, k: Kernel, spec: GemmSpec) -> None:
         self.k, self.spec = k, spec
-        self.reals = _BYTES // spec.parts // spec.element.bytes
+        self.reals = _BYTES // spec.components // spec.element.bytes
         self.depth = lane_count(spec)
         """Elements of depth per round of the lanes."""
         zero = k.zero(spec.element, spec.lanes)
         count = self.reals // spec.lanes
-        self.sums = [[k.var(zero) for _ in range(count)] for _ in range(spec.parts)]
+        self.sums = [[k.var(zero) for _ in range(count)] for _ in range(spec.components)]
         """Products element by element; if complex, also those with the other part of B."""
 
     def clear(self) -> None:
@@ -67,7 +67,7 @@ class _Lanes:
         k, spec, lanes = self.k, self.spec, self.spec.lanes
         mask = None
         if count is not None:
-            mask = k.mask(count * spec.parts - v * lanes, stored, lanes)
+            mask = k.mask(count * spec.components - v * lanes, stored, lanes)
         x = k.load(at + v * lanes * stored.bytes, stored, lanes, mask)
         return k.convert(x, spec.element)
 
@@ -84,7 +84,7 @@ class _Lanes:
                 vectors = [k.op("add", x, y) for x, y in zip(vectors[:half], vectors[half:],
                                                               strict=True)]  # fmt: skip
             x = k.reduce("add", vectors[0], min(self.spec.lanes, 2))
-            if self.spec.parts == 1 and x.lanes == 2:
+            if self.spec.components == 1 and x.lanes == 2:
                 x = k.op("add", x, k.shuffle(x, x, [1, 0]))
             result.append(x)
         return result
@@ -92,13 +92,13 @@ class _Lanes:
 
 def stored_b(spec: GemmSpec) -> ElementType:
     """The type of B's numbers in memory."""
-    return spec.in_memory.packed if spec.b is BSource.PACKED else spec.types.b
+    return spec.in_memory.panel_element if spec.b is BSource.PACKED else spec.types.b
 
 
 def dot(spec: GemmSpec) -> Function:
     """The whole product of a row and a column: same arguments as the nest."""
     element, stored = spec.element, (spec.types.a, stored_b(spec))
-    units = [spec.parts * x.bytes for x in stored]
+    units = [spec.components * x.bytes for x in stored]
 
     def body(k: Kernel, job_at: Ptr, thread: Int) -> None:  # noqa: ARG001  # nest's ABI
         job = JOB.view(k, job_at)
@@ -107,8 +107,8 @@ def dot(spec: GemmSpec) -> Function:
         # To -0 the first block adds without a trace.  In memory, because the lanes alone may take
         # all registers (16 of 128 bits).
         width = none.lanes * element.bytes
-        space = k.scratch(spec.parts * width)
-        totals = [space + i * width for i in range(spec.parts)]
+        space = k.scratch(spec.components * width)
+        totals = [space + i * width for i in range(spec.components)]
         for at in totals:
             k.store(at, none)
         block = element.depth_block * sums.depth
@@ -126,10 +126,10 @@ def dot(spec: GemmSpec) -> Function:
         def gather(first: Int, count: Int) -> None:
             sides = zip(stored, (a, b), (a_col, b_row), swapped, spaces, strict=True)
             for kind, at, stride, swap, space in sides:
-                unit = spec.parts * kind.bytes
+                unit = spec.components * kind.bytes
                 source = at + first * stride, k.const(0), stride
                 target, shape = (space, k.const(0), k.const(unit)), (k.const(1), count)
-                copy_tile(k, kind, source, target, shape, spec.parts, swap)
+                copy_tile(k, kind, source, target, shape, spec.components, swap)
 
         for p0 in k.range(0, depth, block):
             p1 = k.min(p0 + block, depth)
@@ -176,17 +176,17 @@ def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
 
     def one(source: Ptr, target: Ptr, name: str, kind: ElementType) -> None:
         """Copy the one element of an operand, whose bytes may be byte-swapped."""
-        step, single = k.const(spec.parts * kind.bytes), k.const(1)
+        step, single = k.const(spec.components * kind.bytes), k.const(1)
         sides = (source, step, step), (target, step, step)
         swap = job.int(f"swap_{name}").differs(0)
-        copy_tile(k, kind, *sides, (single, single), spec.parts, swap)
+        copy_tile(k, kind, *sides, (single, single), spec.components, swap)
 
     def bring(name: str, kind: ElementType) -> None:
-        space = k.scratch(spec.parts * kind.bytes)
+        space = k.scratch(spec.components * kind.bytes)
         one(job.pointer(name), space, name, kind)
         tile.set(name, space)
 
-    result = k.scratch(spec.parts * types.out.bytes)
+    result = k.scratch(spec.components * types.out.bytes)
     tile.set("target", result)
     # Sums that wait for a function may be wider than the result.
     tile.set("partial", k.scratch(spec.unit) if spec.spills_to_buffer else result)
@@ -202,11 +202,11 @@ def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
             return k.var(x)
         return k.var(k.shuffle(x, y, order * (spec.lanes // len(order))))
 
-    if spec.parts == 1:
+    if spec.components == 1:
         sums = {(0, 0): wide(totals[0], totals[0], [0, 0])}
     else:
         # From (rr, ii) and (ri, ir) to what rows of real and imaginary parts would hold.
         straight, crossed = totals
         sums = {(0, 0): wide(straight, crossed, [0, 2]), (1, 0): wide(straight, crossed, [3, 1])}
-    finish(k, spec, (job, tile), sums, k.const(spec.parts))
+    finish(k, spec, (job, tile), sums, k.const(spec.components))
     one(result, job.pointer("d"), "d", types.out)

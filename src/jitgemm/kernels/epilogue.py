@@ -74,7 +74,7 @@ class Combination:
 
 def _combine(k: Kernel, spec: GemmSpec, job: View, sums: Sums) -> Sums:
     """Sums of numbers: those of rows of reals in pairs, in the cells of the first of each."""
-    if spec.parts == 1:
+    if spec.components == 1:
         return sums
     combination, result = Combination(k, spec, job), {}
     for (i, j), cell in sums.items():
@@ -89,14 +89,14 @@ class _Scalar:
 
     def __init__(self, k: Kernel, spec: GemmSpec, job: View, name: str) -> None:
         self.k, self.spec, self.job, self.name = k, spec, job, name
-        if spec.parts == 1:
+        if spec.components == 1:
             self.straight = k.splat(job.scalar(name, spec.epilogue_type), spec.lanes)
         else:
             self.straight = _pair(k, spec, job.at(name))
 
     def turn(self, cells: list[tuple[Var[Vec], Vec]]) -> None:
         """Add the products of the imaginary part, if there is one: 0 times infinity is NaN."""
-        if self.spec.parts == 1:
+        if self.spec.components == 1:
             return
         for _ in self.k.when(self.job.int(f"complex_{self.name}").equals(1)):
             turn = _pair(self.k, self.spec, self.job.at(f"{self.name}_imag"))
@@ -274,7 +274,7 @@ def _add_bias(k: Kernel, spec: GemmSpec, tile: View, sums: Sums, masks: Masks) -
     stride = None if kind is Bias.COLUMN else tile.int("bias_row")
     for i in sorted({i for i, _ in sums}):
         if kind is Bias.ROW:
-            if spec.parts == 2:
+            if spec.components == 2:
                 one = _pair(k, spec, at)
             else:
                 one = k.splat(k.convert(k.load(at, element), spec.epilogue_type), lanes)

@@ -11,14 +11,14 @@ Loops 5 to 3 are in ``kernels.nest``.
 from __future__ import annotations
 
 from jitgemm.kernels.cursor import TileCursor
+from jitgemm.kernels.groups import upconvert_panel
 from jitgemm.kernels.job import BLOCK, JOB, TILE
 from jitgemm.kernels.matrix import record_bytes, unit_state
 from jitgemm.kernels.microtile import PANELS, microtile, widest_row
 from jitgemm.kernels.quantised import sums_at
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
-from jitgemm.kernels.sweep import row_streaming
+from jitgemm.kernels.streaming import row_streaming
 from jitgemm.kernels.tilecopy import copy_tile
-from jitgemm.kernels.words import widen_panel
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
@@ -173,10 +173,10 @@ class _Loops:
 
     def _upconverted(self, stored: Ptr, depth: Int) -> Ptr:
         """A step of a micropanel as the microkernel reads it, in scratch if not where it is."""
-        if not self.spec.widens_panels:
+        if not self.spec.upconverts_panels:
             return stored
         at = self.a + self.job.int("upconverted_at")
-        self.k.call(widen_panel(self.spec), stored, at, depth)
+        self.k.call(upconvert_panel(self.spec), stored, at, depth)
         return at
 
     def _early(self, stored: Ptr) -> Ptr:
@@ -192,19 +192,19 @@ class _BiasBuffer:
         self.k, self.spec = k, spec
         self.job, self.tile = records
         self.element = spec.types.bias
-        self.unit = spec.parts * self.element.bytes
+        self.unit = spec.components * self.element.bytes
         if spec.epilogue.bias in (Bias.COLUMN, Bias.ROW):
             self.space = k.scratch(max(widest_row(spec), spec.tile.mr * self.unit))
 
     def of_columns(self, j: Int) -> None:
         """One number per column of the tile, from ``j`` on, side by side."""
         k, stride, swap = self.k, self.job.int("bias_col"), self.job.int("swap_bias").differs(0)
-        parts, none = self.spec.parts, k.const(0)
-        at = k.var(self.job.pointer("bias") + j // parts * stride)
+        components, none = self.spec.components, k.const(0)
+        at = k.var(self.job.pointer("bias") + j // components * stride)
         for _ in k.when(stride.differs(self.unit) | swap):
-            shape = k.const(1), self.tile.int("cols") // parts
+            shape = k.const(1), self.tile.int("cols") // components
             source, target = (at.value, none, stride), (self.space, none, k.const(self.unit))
-            copy_tile(k, self.element, source, target, shape, parts, swap)
+            copy_tile(k, self.element, source, target, shape, components, swap)
             at.value = self.space
         self.tile.set("bias", at.value)
 
@@ -214,7 +214,7 @@ class _BiasBuffer:
         for _ in k.when(swap):
             source = self.tile.pointer("bias"), self.job.int("bias_row"), none
             target, shape = (self.space, k.const(self.unit), none), (rows, k.const(1))
-            copy_tile(k, self.element, source, target, shape, self.spec.parts, swap)
+            copy_tile(k, self.element, source, target, shape, self.spec.components, swap)
             self.tile.set("bias", self.space)
             self.tile.set("bias_row", self.unit)
 
@@ -231,7 +231,7 @@ class _ComingRows:
     ) -> None:
         i0, i1, p0, p1 = span
         size = spec.unit
-        stored = spec.types.a.bytes * spec.parts
+        stored = spec.types.a.bytes * spec.components
         self.k, self.row = k, job.int("source_row")
         ahead = job.int("rows_ahead")
         first = i0 + ahead

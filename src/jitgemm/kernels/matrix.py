@@ -110,7 +110,7 @@ def _step(k: Kernel, spec: GemmSpec, part: _Pass, at: _Operands) -> None:
             if column == 0:
                 k.load_tile(part.state, square.a(half), at.a[half], at.a_row)
             sums = square.sums(half, column)
-            name = spec.arithmetic.fold
+            name = spec.arithmetic.accumulate
             k.fold_tiles(part.state, name, sums, square.a(half), square.b(column))
 
 

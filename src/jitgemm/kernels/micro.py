@@ -21,7 +21,7 @@ from jitgemm.kernels.spec import BSource, GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["fold", "microkernel"]
+__all__ = ["accumulate", "microkernel"]
 
 _ROWS_PER_POINTER = 3
 _LINE = 64
@@ -35,10 +35,10 @@ _ROWS_AHEAD = 8
 Sums = dict[tuple[int, int], Var[Vec]]
 
 
-def fold(k: Kernel, spec: GemmSpec, a: Vec, b: Vec, total: Vec) -> Vec:
+def accumulate(k: Kernel, spec: GemmSpec, a: Vec, b: Vec, total: Vec) -> Vec:
     """``total`` and the product of a word of A and one of B in each lane."""
     how = spec.arithmetic
-    return k.op(how.fold, *((b, a) if how.exchanged else (a, b)), total)
+    return k.op(how.accumulate, *((b, a) if how.exchanged else (a, b)), total)
 
 
 class _RowsOfA:
@@ -62,7 +62,7 @@ class _RowsOfA:
 
     def splat(self, i: int) -> Vec:
         """Real ``i`` of this depth, in every lane; they come in ascending order."""
-        row, part = divmod(i, self.spec.parts)
+        row, part = divmod(i, self.spec.components)
         group, within = divmod(row, _ROWS_PER_POINTER)
         if within == 0 and part == 0:
             cell = self.base[group]
@@ -94,7 +94,7 @@ class _PanelsOfB:
             cell.value = p + self.depth
         if self.masks[0] is not None:
             # Lanes without a column repeat the first one: they raise no flag of their own.
-            first = self.k.load(self.pinned[0], self.spec.packed)
+            first = self.k.load(self.pinned[0], self.spec.panel_element)
             self.rest = self.k.splat(first, self.spec.lanes)
 
     def fetch(self) -> None:
@@ -111,7 +111,7 @@ class _PanelsOfB:
             panel, within = 0, j
         p = self.pinned[panel] + within * (spec.panel_row // spec.tile.nr_regs)
         # Words of several numbers are loaded as what they are added up in.
-        kind = spec.packed if spec.widens_b else spec.element
+        kind = spec.panel_element if spec.upconverts_b else spec.element
         if self.masks[j] is None:
             x = self.k.load(p, kind, spec.lanes)
         else:
@@ -135,7 +135,7 @@ class _Shape:
     @property
     def reals(self) -> range:
         """Rows of real components."""
-        return range(self.rows * self.spec.parts)
+        return range(self.rows * self.spec.components)
 
     @property
     def width(self) -> int:
@@ -200,14 +200,14 @@ def _depth_step(
             vector = panels_of_b.load(j)
             for i in shape.reals:
                 cell = sums[i, j]
-                cell.value = fold(k, spec, splats[i], vector, cell.value)
+                cell.value = accumulate(k, spec, splats[i], vector, cell.value)
         return
     vectors = [panels_of_b.load(j) for j in shape.columns]
     for i in shape.reals:
         splat = rows_of_a.splat(i)
         for j in shape.columns:
             cell = sums[i, j]
-            cell.value = fold(k, spec, splat, vectors[j], cell.value)
+            cell.value = accumulate(k, spec, splat, vectors[j], cell.value)
 
 
 def _each_tile(k: Kernel, spec: GemmSpec, tile: View, a: Ptr, b: Ptr) -> Iterator[tuple[Ptr, Ptr]]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.columndots import column_dots
+from jitgemm.kernels.columns import column_tile
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.matrix import matrix_microkernel
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.spec import MOST_ROWS, Bias, BSource, GemmSpec
 from jitgemm.kernels.tilecopy import Place, copy_tile
-from jitgemm.kernels.turned import turned_tile
 from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, parameters
 from jitgemm.lang.record import View
 
@@ -132,7 +132,7 @@ def _down_columns(
             k.call(walk, job.ptr, tile.ptr, a, b, p1 - p0)
             continue
         for staggered in k.branches(job.int("staggered").equals(1)):
-            walk = turned_tile(spec, number % PANELS, apart=staggered)
+            walk = column_tile(spec, number % PANELS, apart=staggered)
             k.call(walk, job.ptr, tile.ptr, a, b, p1 - p0)
 
 
@@ -144,14 +144,17 @@ def _through_buffer(spec: GemmSpec) -> Function:
         k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, variant: Int, p0: Int, p1: Int
     ) -> None:
         job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
-        row, shape = k.const(widest_row(spec)), (variant % PANELS, tile.int("cols") // spec.parts)
+        row, shape = (
+            k.const(widest_row(spec)),
+            (variant % PANELS, tile.int("cols") // spec.components),
+        )
 
         def copy(name: str, kind: ElementType, source: Place, target: Place) -> None:
             swap = job.int(f"swap_{name}").differs(0)
-            copy_tile(k, kind, source, target, shape, spec.parts, swap)
+            copy_tile(k, kind, source, target, shape, spec.components, swap)
 
         def dense(at: Ptr, kind: ElementType) -> Place:
-            return at, row, k.const(spec.parts * kind.bytes)
+            return at, row, k.const(spec.components * kind.bytes)
 
         def in_memory(at: Ptr, name: str) -> Place:
             return at, job.int(f"{name}_row"), job.int(f"{name}_col")

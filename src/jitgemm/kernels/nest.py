@@ -108,7 +108,11 @@ def _product(
     if spec.b is BSource.PACKED:
         b = here.packed(k, spec, job, j0)
     else:
-        b = job.pointer("b") + j0 // spec.parts * job.int("b_col") + here.pc0 * job.int("b_row")
+        b = (
+            job.pointer("b")
+            + j0 // spec.components * job.int("b_col")
+            + here.pc0 * job.int("b_row")
+        )
     own = job.pointer("a") + i0 * job.int("source_row") + here.pc0 * job.int("source_col")
     for _ in k.when((i0 < i1) & (j0 < j1)):
         a = k.var(own)

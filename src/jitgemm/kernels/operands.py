@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from jitgemm.kernels.groups import copy_rows, pack_groups
 from jitgemm.kernels.job import JOB
 from jitgemm.kernels.pack import Source, pack_panels
 from jitgemm.kernels.spec import GemmSpec
-from jitgemm.kernels.words import copy_rows, pack_words
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 
 __all__ = ["pack_a", "pack_b"]
@@ -14,14 +14,14 @@ __all__ = ["pack_a", "pack_b"]
 def pack_b(spec: GemmSpec) -> Function:
     """Pack columns ``j0 .. j1`` and depth ``p0 .. p1`` of the job's B."""
     if not spec.arithmetic.plain:
-        return pack_words(spec)
+        return pack_groups(spec)
 
     def body(k: Kernel, job_at: Ptr, target: Ptr, j0: Int, j1: Int, p0: Int, p1: Int) -> None:
         job = JOB.view(k, job_at)
         rs, cs = job.int("b_row"), job.int("b_col")
-        at = job.pointer("b") + j0 // spec.parts * cs + p0 * rs
-        columns = (j1 - j0) // spec.parts
-        source = Source(at, cs, rs, columns, p1 - p0, spec.parts, job.int("swap_b").differs(0))
+        at = job.pointer("b") + j0 // spec.components * cs + p0 * rs
+        columns = (j1 - j0) // spec.components
+        source = Source(at, cs, rs, columns, p1 - p0, spec.components, job.int("swap_b").differs(0))
         pack_panels(k, spec.element, source, (target, job.int("panel_stride")), spec.nr)
 
     params = parameters("job* target* j0 j1 p0 p1")
@@ -44,7 +44,7 @@ def pack_a(spec: GemmSpec) -> Function:
         lead, deep = k.select(panels, row, col), k.select(panels, col, row)
         width, swap = job.int("pack_a_width"), job.int("swap_a").differs(0)
         sizes = k.select(panels, rows, depth), k.select(panels, depth, rows)
-        matrix = Source(source, lead, deep, *sizes, spec.parts, swap)
+        matrix = Source(source, lead, deep, *sizes, spec.components, swap)
         pack_panels(k, spec.element, matrix, (target, job.int("a_tile")), width)
 
     params = parameters("job* source* target* rows depth")

@@ -20,7 +20,7 @@ from jitgemm.isa.tables import (
     Isa,
 )  # fmt: skip
 from jitgemm.isa.types import F32, F64, I32, I64, ElementType
-from jitgemm.kernels.arithmetic import Types, arithmetic_for
+from jitgemm.kernels.arithmetic import OperandTypes, arithmetic_for
 from jitgemm.kernels.spec import MOST_ROWS, Tile
 from jitgemm.kernels.squares import flat, largest
 
@@ -48,7 +48,7 @@ Row = tuple[ElementType, Isa, int, Tile]
 _ROWS: dict[tuple[str, str, int], Row] = {}
 
 
-def register(element: ElementType, isa: Isa, tile: Tile, parts: int = 1) -> None:
+def register(element: ElementType, isa: Isa, tile: Tile, components: int = 1) -> None:
     """Add a row, or exchange the tile of one, before the first product of the process.
 
     Args:
@@ -56,19 +56,19 @@ def register(element: ElementType, isa: Isa, tile: Tile, parts: int = 1) -> None
             has rows for.
         isa: the instruction set.
         tile: the register tile of sums of this type.
-        parts: 2 for complex sums, of floats.
+        components: 2 for complex sums, of floats.
 
     Raises:
         ValueError: the tile does not fit the registers of the set, or its micropanels those of
             the set's matrix unit; or rows of another set of this name are there.
     """
-    tile.check(isa.vector_registers, parts)
+    tile.check(isa.vector_registers, components)
     for _, known, _, _ in _ROWS.values():
         if known.name == isa.name:
             isa.refuse_another(known)
-    if parts == 1 and isa.unit is not None:
+    if components == 1 and isa.unit is not None:
         _check_unit(element, isa, isa.unit, tile)
-    _ROWS[element.name, isa.name, parts] = (element, isa, parts, tile)
+    _ROWS[element.name, isa.name, components] = (element, isa, components, tile)
 
 
 def _check_unit(element: ElementType, isa: Isa, unit: MatrixUnit, tile: Tile) -> None:
@@ -86,11 +86,12 @@ def _check_unit(element: ElementType, isa: Isa, unit: MatrixUnit, tile: Tile) ->
         if width % unit.words:
             expected = f"micropanels of whole tiles of {unit.name}, {unit.words} columns wide"
             raise ValueError(message("tile", expected, f"{width} columns"))
-        types = Types(product.a, product.b, element, element, element, bool(product.order))
+        types = OperandTypes(product.a, product.b, element, element, element, bool(product.order))
         vectors = arithmetic_for(types, element, isa)
-        if (vectors.group, vectors.packed) != (product.group, product.b):
+        if (vectors.group, vectors.b_element) != (product.group, product.b):
             expected = f"vectors that fold words of {product.group} {product.a} and {product.b}"
-            got = f"{vectors.fold} of {vectors.group} {vectors.piece} and {vectors.packed}"
+            numbers = f"{vectors.group} {vectors.a_element} and {vectors.b_element}"
+            got = f"{vectors.accumulate} of {numbers}"
             raise ValueError(message(f"isa, with {unit.name}.{product.name}", expected, got))
 
 
@@ -99,24 +100,24 @@ def rows() -> list[Row]:
     return list(_ROWS.values())
 
 
-def tile_for(element: ElementType, isa: Isa, parts: int = 1) -> Tile:
-    """The register tile of this type on this instruction set (``parts`` 2: complex).
+def tile_for(element: ElementType, isa: Isa, components: int = 1) -> Tile:
+    """The register tile of this type on this instruction set (``components`` 2: complex).
 
     Raises:
         IsaError: there is none.
     """
     try:
-        return _ROWS[element.name, isa.name, parts][3]
+        return _ROWS[element.name, isa.name, components][3]
     except KeyError:
-        kind = "complex sums" if parts == 2 else "sums"
+        kind = "complex sums" if components == 2 else "sums"
         expected = f"one with a register tile for {kind} of {element}"
         raise IsaError(message("isa", expected, repr(isa.name))) from None
 
 
-def columns_tile(tile: Tile, isa: Isa, parts: int) -> Tile:
+def columns_tile(tile: Tile, isa: Isa, components: int) -> Tile:
     """The tile for a B turned in registers: a block of B and the sums must fit together."""
     # A block of f32 is as many registers as a vector has lanes: half of the file, at most.
-    rows = min(tile.mr, max(1, isa.vector_registers // (8 * parts)))
+    rows = min(tile.mr, max(1, isa.vector_registers // (8 * components)))
     return Tile(mr=rows, nr_regs=tile.nr_regs, groups=((1, rows),))
 
 

@@ -50,7 +50,7 @@ def repeat(spec: GemmSpec) -> Function:
             moved = {x.name: first * steps.int(x.name) for x in cursor.followers}
             own_a, own_b = (job.pointer(x) + first * steps.int(x) for x in ("a", "b"))
             for j in k.range(0, n, spec.nr):
-                b = own_b + j // spec.parts * b_col
+                b = own_b + j // spec.components * b_col
                 tile.set("cols", k.min(spec.nr, n - j))
                 for i in k.range(0, m, tile_rows):
                     a = own_a + i * a_row

@@ -15,7 +15,7 @@ from functools import lru_cache
 from jitgemm.errors import LanguageError, message
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import F32, ElementType
-from jitgemm.kernels.arithmetic import Arithmetic, Types
+from jitgemm.kernels.arithmetic import Arithmetic, OperandTypes
 from jitgemm.kernels.expression import Program
 
 __all__ = ["MOST_ROWS", "Axes", "BSource", "Bias", "Epilogue", "GemmSpec", "Scale", "Tile"]
@@ -132,17 +132,17 @@ class Epilogue:
 
     def __str__(self) -> str:
         zeros = [name for name in ("zero_a", "zero_b") if getattr(self, name)]
-        parts = [z.replace("_", "") for z in zeros]
+        names = [z.replace("_", "") for z in zeros]
         if self.scaling is not None:
-            parts.append(self.scaling.name)
-        parts.append("beta" if self.beta else "beta0")
+            names.append(self.scaling.name)
+        names.append("beta" if self.beta else "beta0")
         if self.bias is not Bias.NONE:
-            parts.append(self.bias.value)
+            names.append(self.bias.value)
         if self.program is not None:
-            parts.append(self.program.name)
+            names.append(self.program.name)
         if self.scale is not Scale.NONE:
-            parts.append(self.scale.value)
-        return "_".join([*parts, *(x.value for x in self.operands)])
+            names.append(self.scale.value)
+        return "_".join([*names, *(x.value for x in self.operands)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Tile:
         """The most micropanels a tile of ``rows`` rows may cover."""
         return max(panels for panels, most in self.groups if rows <= most)
 
-    def check(self, registers: int, parts: int) -> None:
+    def check(self, registers: int, components: int) -> None:
         """Refuse a tile whose sums, B vectors and broadcast do not fit the register file.
 
         A row of a complex A counts twice: its real and its imaginary parts have their own sums.
@@ -179,7 +179,7 @@ class Tile:
             raise ValueError(message("tile", expected, self))
         for panels, rows in self.groups:
             columns = panels * self.nr_regs
-            needed = rows * parts * columns + min(columns, self.nr_regs) + 1
+            needed = rows * components * columns + min(columns, self.nr_regs) + 1
             if not (panels > 0 and 0 < rows <= self.mr and needed <= registers):
                 got = f"{rows} rows by {columns} vectors, which need {needed}"
                 raise ValueError(message("tile", f"one that fits {registers} registers", got))
@@ -200,7 +200,7 @@ class GemmSpec:
     tile: Tile
     b: BSource
     epilogue: Epilogue
-    parts: int = 1
+    components: int = 1
     """Reals per number: 2 for complex."""
     arithmetic: Arithmetic = None  # type: ignore[assignment]  # never None: see __post_init__
     """Not given: every operand holds numbers of ``element``, which is also the type of the sums."""
@@ -219,9 +219,9 @@ class GemmSpec:
         how, epilogue = self.arithmetic, self.epilogue
         corrected = epilogue.zero_a or epilogue.zero_b or epilogue.scale is not Scale.NONE
         rules = {
-            "one or two reals per number": self.parts in (1, 2),
-            "complex numbers are floats": self.parts == 1 or not self.element.integral,
-            "complex numbers as they are": self.parts == 1 or how.plain,
+            "one or two reals per number": self.components in (1, 2),
+            "complex numbers are floats": self.components == 1 or not self.element.integral,
+            "complex numbers as they are": self.components == 1 or how.plain,
             "zero points and requantisation of 32-bit sums": (
                 not corrected or (self.element.integral and self.element.bits == 32)
             ),
@@ -247,10 +247,10 @@ class GemmSpec:
     @property
     def unit(self) -> int:
         """Bytes of one number, as the microkernel reads A."""
-        return self.parts * self.element.bytes
+        return self.components * self.element.bytes
 
     @property
-    def types(self) -> Types:
+    def types(self) -> OperandTypes:
         """Of the operands in memory."""
         return self.arithmetic.types
 
@@ -258,7 +258,7 @@ class GemmSpec:
     def type_name(self) -> str:
         """``f32``, ``f64``, ``c64``, ``c128``; or the types of A, B and D, and others' if read."""
         if self.arithmetic.plain:
-            return f"c{2 * self.element.bits}" if self.parts == 2 else str(self.element)
+            return f"c{2 * self.element.bits}" if self.components == 2 else str(self.element)
         types = self.types
         names = [str(types.a), str(types.b), str(types.out)]
         if self.epilogue.beta:
@@ -267,9 +267,9 @@ class GemmSpec:
             names.append(str(types.bias))
         if types.bf16_dot and self.arithmetic.group > 1:
             names.append("dot")
-        if self.arithmetic.kept is not None:
+        if self.arithmetic.stored is not None:
             names.append("wide")
-        elif types.b.format and not self.packed.format:
+        elif types.b.format and not self.panel_element.format:
             names.append("widened")
         return "_".join(names)
 
@@ -297,14 +297,14 @@ class GemmSpec:
         return self.tile.nr_regs * self.lanes
 
     @property
-    def packed(self) -> ElementType:
+    def panel_element(self) -> ElementType:
         """The type of B's numbers in micropanels."""
-        return self.arithmetic.packed
+        return self.arithmetic.b_element
 
     @property
     def panel_row(self) -> int:
         """Bytes of one depth step (of words) of a micropanel."""
-        return self.nr * self.packed.bytes * self.arithmetic.group
+        return self.nr * self.panel_element.bytes * self.arithmetic.group
 
     @property
     def tile_row(self) -> int:
@@ -317,10 +317,10 @@ class GemmSpec:
         return self.arithmetic.tiles
 
     @property
-    def widens_b(self) -> bool:
+    def upconverts_b(self) -> bool:
         """Whether B's numbers become words while the microkernel reads them."""
         how = self.arithmetic
-        return how.group == 1 and bool(how.packed.format)
+        return how.group == 1 and bool(how.b_element.format)
 
     @property
     def spills_to_buffer(self) -> bool:
@@ -335,15 +335,15 @@ class GemmSpec:
         return narrow and self.arithmetic.group > 1
 
     @property
-    def widens_panels(self) -> bool:
+    def upconverts_panels(self) -> bool:
         """Whether micropanels are widened into scratch before microtiles meet them."""
-        return self.arithmetic.kept is not None
+        return self.arithmetic.stored is not None
 
     @property
     def in_memory(self) -> GemmSpec:
         """The kernel that reads micropanels as they lie in memory."""
         how = self.arithmetic
-        if how.kept is None:
+        if how.stored is None:
             return self
         return replace(self, arithmetic=how.for_few_rows)
 

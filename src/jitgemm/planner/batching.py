@@ -161,7 +161,7 @@ _READ_AHEAD = 1024
 def _repeats(item: GemmPlan, context: Context) -> bool:
     """Whether products are so small, and so much alike, that many are run as one."""
     p, b = item.problem, item.blocking
-    single = p.m <= b.tile_rows and p.n * p.parts <= item.spec.nr
+    single = p.m <= b.tile_rows and p.n * p.components <= item.spec.nr
     size = (p.m * p.k + p.k * p.n + p.m * p.n) * p.unit
     return item.uniform and (single or TOGETHER * size <= context.machine.l1.size)
 

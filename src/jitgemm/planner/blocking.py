@@ -136,13 +136,13 @@ def _grid(
     threads = limits.threads
     (m, n), (height, width) = shape, tile
     tiles, panels = max(1, ceil_div(m, height)), max(1, ceil_div(n, width))
-    parts = range(1, _CHUNKS_PER_THREAD * threads + 1)
-    down = {ceil_div(tiles, p) for p in parts if ceil_div(tiles, p) <= most} | {min(tiles, most)}
+    shares = range(1, _CHUNKS_PER_THREAD * threads + 1)
+    down = {ceil_div(tiles, p) for p in shares if ceil_div(tiles, p) <= most} | {min(tiles, most)}
     # Neighbouring tickets share their rows of A, which then come from memory once: worth 3-9 % at
     # 1024 and 2048 on two threads (Zen 5, 2026-11-30), where it leaves enough columns to each.
     split = threads if panels >= _PANELS_TO_SPLIT * threads and not limits.gathers_a else 1
     fetch = _GATHER_PANELS * width if limits.gathers_a else _FETCH_COLS
-    across = {ceil_div(panels, p) for p in parts if p >= split}
+    across = {ceil_div(panels, p) for p in shares if p >= split}
     return min(
         ((d, a) for d in down for a in across),
         key=lambda c: (
@@ -155,7 +155,7 @@ def _grid(
 def _columns_per_block(draft: Draft, limits: Limits, kc: int, mc: int) -> int:
     """Columns, in reals, of a B that is packed by the call: those packed at a time."""
     spec, machine = draft.spec, draft.context.machine
-    n, threads = draft.problem.n * spec.parts, limits.threads
+    n, threads = draft.problem.n * spec.components, limits.threads
     row = kc * spec.in_memory.panel_row // spec.nr  # bytes of a packed column
     shared = min(machine.l3.size // 2, _MOST_PACKED)
     budget = max(1, shared // row // spec.nr) * spec.nr
@@ -180,7 +180,7 @@ def derive(draft: Draft, limits: Limits) -> Blocking:
         limits: what the route demands.
     """
     spec, m, k, threads = draft.spec, draft.problem.m, limits.depth, limits.threads
-    n = draft.problem.n * spec.parts  # columns are counted in reals
+    n = draft.problem.n * spec.components  # columns are counted in reals
     tile_rows = _rows(limits.tile_rows, m)
     tiles = max(1, ceil_div(m, tile_rows))
     per_call = draft.packs_b

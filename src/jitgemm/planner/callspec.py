@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from jitgemm.isa.types import ElementType
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.expression import Program
 from jitgemm.kernels.spec import Axes, Bias, Epilogue, Scale
 from jitgemm.planner.folding import Axis, Stack, fold
@@ -78,7 +78,7 @@ class CallSpec:
     threads: int
     c: OperandSpec | None = None
     bias: OperandSpec | None = None
-    parts: int = 1
+    components: int = 1
     """Reals per number: 2 for complex."""
     in_place: bool = False
     """C and D are the same memory."""
@@ -103,13 +103,15 @@ class CallSpec:
     def operations(self) -> int:
         """Arithmetic operations of all products."""
         m, n, k = self.sizes
-        return 2 * math.prod(self.batch) * m * n * max(k, 1) * self.parts**2
+        return 2 * math.prod(self.batch) * m * n * max(k, 1) * self.components**2
 
     @property
-    def types(self) -> Types:
+    def types(self) -> OperandTypes:
         """Types of the operands' numbers."""
         c, bias = (self.sums if x is None else x.element for x in (self.c, self.bias))
-        return Types(self.a.element, self.b.element, c, bias, self.d.element, self.options.bf16_dot)
+        return OperandTypes(
+            self.a.element, self.b.element, c, bias, self.d.element, self.options.bf16_dot
+        )
 
     @property
     def plain(self) -> bool:
@@ -175,7 +177,7 @@ class CallSpec:
             bias=bias,
             epilogue=epilogue,
             in_place=self.in_place,
-            parts=self.parts,
+            components=self.components,
             types=self.types,
             strict=options.strict,
         )

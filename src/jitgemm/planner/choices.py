@@ -7,7 +7,7 @@ from dataclasses import replace
 from jitgemm.kernels.arithmetic import Arithmetic, arithmetic_for
 from jitgemm.kernels.registry import columns_tile, matrix_tile, slim_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Tile
-from jitgemm.kernels.sweep import SWEEP_ROWS
+from jitgemm.kernels.streaming import STREAMED_ROWS
 from jitgemm.planner.context import Context, threads_for
 from jitgemm.planner.problem import Operand, Problem
 
@@ -47,7 +47,7 @@ def orientation(problem: Problem, context: Context) -> tuple[Problem, str]:
     """The problem as the kernel sees it: as given, or with the operands exchanged."""
     if problem.b is None:
         return problem, "a prepacked operand ties the orientation"
-    unit, d = problem.parts * problem.types.out.bytes, problem.d
+    unit, d = problem.components * problem.types.out.bytes, problem.d
     if problem.n == 1 and problem.m > _ROWS_BESIDE_A_COLUMN:
         return problem.transposed(), "D is one column: computed as D^T = B^T A^T, along A's rows"
     if problem.m > 1 and d.col != unit and d.row == unit:
@@ -63,10 +63,10 @@ def _gain_exchanged(problem: Problem, context: Context) -> float:
 
     Rows of A^T, contiguous, take the place of those of B; but the elements of D are scattered then.
     """
-    p, lanes = problem, context.isa.lanes(problem.element) // problem.parts
+    p, lanes = problem, context.isa.lanes(problem.element) // problem.components
     if not p.plain or p.b is None or p.a.row != p.unit:
         return -_SCATTER
-    tile = tile_for(p.element, context.isa, p.parts)
+    tile = tile_for(p.element, context.isa, p.components)
     large = p.m * p.k * p.unit > context.machine.l3.size // 2
     if large or p.k >= context.knob("split_depth"):
         # All of A would be packed, or walked in place, a short visit to each of its pages: f64
@@ -101,9 +101,9 @@ def _by_layout(problem: Problem, b: Operand, context: Context) -> tuple[BSource,
     # One column is contiguous either way; for k-groups it is the way that saves packing.
     several = b.col != problem.unit_b or (problem.n == 1 and how.group > 1)
     if b.row == problem.unit_b and several and how.reads_columns:
-        tile = tile_for(problem.element, context.isa, problem.parts)
-        most = columns_tile(tile, context.isa, problem.parts).mr
-        limit = min(most, context.knob("rhs_turn_rows"))
+        tile = tile_for(problem.element, context.isa, problem.components)
+        most = columns_tile(tile, context.isa, problem.components).mr
+        limit = min(most, context.knob("rhs_transpose_rows"))
         if problem.types.b.bytes < problem.element.bytes:
             limit *= _WALKS_OF_HALVES if how.group == 1 else _WALKS_OF_K_GROUPS
         if problem.m <= limit and problem.k > 0:
@@ -132,10 +132,10 @@ def is_dot(problem: Problem) -> bool:
 def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     """The kernel for a source of B."""
     isa, packed = context.isa, source is BSource.PACKED
-    tile = whole = tile_for(problem.element, isa, problem.parts)
+    tile = whole = tile_for(problem.element, isa, problem.components)
     if source is BSource.COLUMNS:
-        tile = columns_tile(tile, isa, problem.parts)
-    elif problem.b is not None and problem.n * problem.parts <= isa.lanes(problem.element):
+        tile = columns_tile(tile, isa, problem.components)
+    elif problem.b is not None and problem.n * problem.components <= isa.lanes(problem.element):
         tile = slim_tile(tile)
     # A unit that rounds has an order of its own, which must not depend on how many rows there are.
     many = problem.m >= context.knob("matrix_rows") and not splits(problem, context)
@@ -144,11 +144,11 @@ def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     how = arithmetic_for(problem.types, problem.element, isa, unit=unit, rows=rows)
     if how.tiles:
         tile = matrix_tile(whole, isa)
-    if how.kept is not None:
+    if how.stored is not None:
         how, tile = _upconverting(problem, how, tile)
     # A number flipped is one with another zero point.
     epilogue = replace(problem.epilogue, zero_a=problem.epilogue.zero_a or how.flip)
-    return GemmSpec(problem.element, isa, tile, source, epilogue, problem.parts, how)
+    return GemmSpec(problem.element, isa, tile, source, epilogue, problem.components, how)
 
 
 def _upconverting(problem: Problem, how: Arithmetic, tile: Tile) -> tuple[Arithmetic, Tile]:
@@ -159,7 +159,7 @@ def _upconverting(problem: Problem, how: Arithmetic, tile: Tile) -> tuple[Arithm
     512 x 768 x 3072 133, 154 (Emerald Rapids, one thread, best of 9, 2026-11-30).
     """
     if problem.b is not None:
-        return replace(how, kept=None), tile
+        return replace(how, stored=None), tile
     # The scratch is that of copied rows.
     one = Tile(tile.mr, tile.nr_regs, ((1, tile.mr),))
     return (how, one) if how.copies_a else (how.for_few_rows, tile)
@@ -178,7 +178,7 @@ def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:
     if context.machine.far_l3:
         return _rows_before_far_l3(size, rows, context.machine.l2.size)
     if size > l3 // 2:
-        tile = tile_for(problem.element, context.isa, problem.parts)
+        tile = tile_for(problem.element, context.isa, problem.components)
         return tile.mr, "larger than half of L3"
     way = context.machine.l1.way
     if problem.b.row % way == 0:
@@ -208,11 +208,19 @@ def is_direct(problem: Problem, k_groups: int) -> tuple[bool, str]:
         problem: in the kernel's orientation.
         k_groups: its depth, as depth blocks count it.
     """
-    d, c, bias, types, parts = problem.d, problem.c, problem.bias, problem.types, problem.parts
-    if d.col != parts * types.out.bytes or (c is not None and c.col != parts * types.c.bytes):
+    d, c, bias, types, components = (
+        problem.d,
+        problem.c,
+        problem.bias,
+        problem.types,
+        problem.components,
+    )
+    if d.col != components * types.out.bytes or (
+        c is not None and c.col != components * types.c.bytes
+    ):
         return False, "D: through a tile buffer, D or C has no unit stride"
     full = bias if problem.epilogue.bias is Bias.FULL else None
-    if full is not None and full.col != parts * types.bias.bytes:
+    if full is not None and full.col != components * types.bias.bytes:
         return False, "D: through a tile buffer, the bias has no unit stride"
     if any(x is not None and x.swapped for x in (d, c, full)):
         return False, "D: through a tile buffer, an operand is byte-swapped"
@@ -224,9 +232,9 @@ def is_direct(problem: Problem, k_groups: int) -> tuple[bool, str]:
 def streams_rows(problem: Problem, context: Context) -> bool:
     """Whether few rows should stream the rows of a B read in place, not walk down its columns."""
     size = problem.k * problem.n * problem.unit_b
-    long_rows = problem.n * problem.unit_b >= context.knob("sweep_row_bytes")
+    long_rows = problem.n * problem.unit_b >= context.knob("streaming_row_bytes")
     # They are streamed together, so they must not be shared out among tiles and threads.
-    rows = min(SWEEP_ROWS, tile_for(problem.element, context.isa, problem.parts).mr)
+    rows = min(STREAMED_ROWS, tile_for(problem.element, context.isa, problem.components).mr)
     enough = problem.m <= rows and long_rows and size > context.machine.l2.size
     return 0 < problem.k and enough and reads_bias_in_place(problem)
 
@@ -237,7 +245,7 @@ def reads_bias_in_place(problem: Problem) -> bool:
     A number for all elements may come as one per column, all of them the same one in memory.
     """
     bias, per_row = problem.bias, problem.epilogue.bias is Bias.ROW
-    unit = problem.parts * problem.types.bias.bytes
+    unit = problem.components * problem.types.bias.bytes
     return bias is None or (not bias.swapped and (per_row or bias.col == unit))
 
 
@@ -248,7 +256,7 @@ def staggers(problem: Problem, context: Context) -> bool:
         return False
     size = problem.k * problem.n * problem.unit_b
     # Columns are 4 KiB behind each other: of a walk of a few times that it would be most.
-    long = problem.k * problem.unit_b >= context.knob("apart_column_bytes")
+    long = problem.k * problem.unit_b >= context.knob("stagger_column_bytes")
     return long and size > context.machine.l3.size // 2
 
 

@@ -19,7 +19,7 @@ def _bytes(n: int) -> str:
 
 def _moved(p: Problem) -> int:
     """Bytes of A, B and D."""
-    a, b, d = (x.bytes * p.parts for x in (p.types.a, p.types.b, p.types.out))
+    a, b, d = (x.bytes * p.components for x in (p.types.a, p.types.b, p.types.out))
     return p.m * p.k * a + p.k * p.n * b + p.m * p.n * d
 
 
@@ -51,7 +51,7 @@ def _sum(plan: GemmPlan) -> str:
         return f"{lanes} lanes of at most {block} per block, added in halves; {blocks} block(s)"
     chains = max(1, -(-groups // block))
     how, unit = plan.spec.arithmetic, plan.spec.isa.unit
-    product = unit.product(how.fold) if plan.spec.tiles and unit else None
+    product = unit.product(how.accumulate) if plan.spec.tiles and unit else None
     if unit is not None and product is not None and product.order:
         tiles = f"tiles of {unit.words} k-groups, each {product.order}"
         return f"{chains} block(s) of at most {-(-block // unit.words)} {tiles}, in ascending order"
@@ -72,7 +72,7 @@ def _loops(plan: GemmPlan) -> list[str]:
         ),
         (
             f"blocking  rows {min(b.rows_per_chunk, p.m)},"
-            f" columns {min(b.cols_per_chunk // spec.parts, p.n)},"
+            f" columns {min(b.cols_per_chunk // spec.components, p.n)},"
             f" depth {min(b.depth_per_slice * group, p.k)};"
             f" {b.blocks} column block(s), {b.slices} depth slice(s),"
             f" {b.row_chunks * b.col_chunks} chunk(s) each"

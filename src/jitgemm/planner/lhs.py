@@ -49,7 +49,7 @@ def read_a(draft: Draft) -> ReadA:
         return _k_groups(problem, spec, how, context)
     if problem.a.swapped:
         return ReadA(PackA.PANELS, mr, "A: packed per chunk, which puts its bytes in order")
-    reuse = -(-problem.n * problem.parts // spec.nr)
+    reuse = -(-problem.n * problem.components // spec.nr)
     stride, enough = context.knob("lhs_pack_stride"), context.knob("lhs_pack_reuse")
     row, col = abs(problem.a.row), abs(problem.a.col)
     found = ReadA(PackA.INPLACE, mr, "A: read in place by broadcast")
@@ -113,9 +113,9 @@ def _k_groups(problem: Problem, spec: GemmSpec, how: Arithmetic, context: Contex
     mr, a = spec.tile.mr, problem.a
     whole = a.col == how.types.a.bytes and problem.k % how.group == 0
     if how.copies_a or not whole or a.swapped:
-        why = f"A: rows copied per chunk, as {how.piece}"
+        why = f"A: rows copied per chunk, as {how.a_element}"
         if how.group > 1:
-            why = f"A: rows copied per chunk, as k-groups of {how.group} {how.piece}"
+            why = f"A: rows copied per chunk, as k-groups of {how.group} {how.a_element}"
         return ReadA(PackA.ROWS, mr, why)
     if spec.epilogue.zero_b:
         why = "A: rows copied per chunk, with their sums, for B's zero points"
@@ -136,7 +136,7 @@ def _colliding_rows(problem: Problem, spec: GemmSpec, context: Context) -> ReadA
     # Where L3 is far the copy is worth its cost, as it also brings the rows into L2.  GFLOP/s in
     # place, copied, PyTorch's: f32 1024 152, 157, 158; 2048 141, 152, 158; f64 1024 67, 73, 79;
     # 2048 57, 74, 78 (Emerald Rapids, one thread, best of 15, 2026-11-30).
-    enough = fit * problem.parts * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY
+    enough = fit * problem.components * spec.tile.nr_regs >= _SUMS_TO_HIDE_LATENCY
     if fit < mr and enough and not context.machine.far_l3:
         return ReadA(PackA.INPLACE, fit, f"A: read in place, {fit} rows at a time share L1 sets")
     if fit < mr:
@@ -160,12 +160,12 @@ def walk_a(draft: Draft, pack: PackA, blocking: Blocking) -> WalkA:
     col = problem.a.col if spec.arithmetic.plain else unit
     row, tile, width, copied = problem.a.row, rows * problem.a.row, 0, 0
     if pack is PackA.PANELS:
-        row, col, tile, width = unit, rows * unit, rows * kc * unit, rows * spec.parts
+        row, col, tile, width = unit, rows * unit, rows * kc * unit, rows * spec.components
         copied = aligned(blocking.rows_per_chunk * kc * unit)
     elif pack is PackA.ROWS:
         row = copied_row(spec, kc)
         tile, width, copied = rows * row, row // spec.element.bytes, blocking.rows_per_chunk * row
-    upconverted = aligned(blocking.depth_step * spec.panel_row) if spec.widens_panels else 0
+    upconverted = aligned(blocking.depth_step * spec.panel_row) if spec.upconverts_panels else 0
     return WalkA(
         a_row=row,
         a_col=col,

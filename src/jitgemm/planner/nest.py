@@ -62,7 +62,7 @@ def _panels(draft: Draft, blocking: Blocking) -> Panels:
     if spec.b is not BSource.PACKED:
         # The next micropanel is the next columns.
         assert b is not None
-        return Panels(spec.nr // spec.parts * b.col, spec.in_memory.panel_row)
+        return Panels(spec.nr // spec.components * b.col, spec.in_memory.panel_row)
     if draft.packs_b:
         return Panels(spec.panel_bytes(blocking.depth_per_slice))
     # A handle without depth still has the sums of its columns.
@@ -143,14 +143,14 @@ class Blocked(_Nest):
         b = self.blocking
         inplace = spec.b is BSource.INPLACE and self.a.pack_a is PackA.INPLACE
         single = b.row_chunks * b.col_chunks == 1 and problem.k <= problem.element.depth_block
-        columns = b.group == 1 or problem.n * problem.parts <= spec.nr
+        columns = b.group == 1 or problem.n * problem.components <= spec.nr
         shared = reads_bias_in_place(problem) and not spec.epilogue.operands
         return inplace and single and self.direct and columns and shared
 
 
 @dataclass(frozen=True, slots=True)
 class RowStreaming(_Nest):
-    """One or two rows of A stream the rows of a large B (``kernels.sweep``)."""
+    """One or two rows of A stream the rows of a large B (``kernels.streaming``)."""
 
     @classmethod
     def plan(cls, draft: Draft) -> RowStreaming:
@@ -168,7 +168,7 @@ class RowStreaming(_Nest):
 
 @dataclass(frozen=True, slots=True)
 class Columns(_Nest):
-    """Few rows of A down the columns of B, transposed in registers (``kernels.turned``)."""
+    """Few rows of A down the columns of B, transposed in registers (``kernels.columns``)."""
 
     direct: bool
     staggered: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from jitgemm.isa.types import ElementType
-from jitgemm.kernels.arithmetic import Types
+from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.spec import Bias, Epilogue
 
 __all__ = ["Operand", "Problem"]
@@ -53,28 +53,28 @@ class Problem:
     epilogue: Epilogue = field(default=Epilogue())
     in_place: bool = False
     """C and D are the same memory."""
-    parts: int = 1
+    components: int = 1
     """Real components per number: 2 for complex."""
     exchanged: bool = False
     """A and B are the caller's B and A, both transposed."""
     strict: bool = False
     """No route may have an order of its own."""
-    types: Types = None  # type: ignore[assignment]  # never None: see __post_init__
+    types: OperandTypes = None  # type: ignore[assignment]  # never None: see __post_init__
     """Operand dtypes (of their real components, if complex); not given: all are ``element``."""
 
     def __post_init__(self) -> None:
         if self.types is None:
-            object.__setattr__(self, "types", Types.of(self.element))
+            object.__setattr__(self, "types", OperandTypes.of(self.element))
 
     @property
     def unit(self) -> int:
         """Bytes of one number of the sums' type."""
-        return self.parts * self.element.bytes
+        return self.components * self.element.bytes
 
     @property
     def unit_b(self) -> int:
         """Bytes of one number of B."""
-        return self.parts * self.types.b.bytes
+        return self.components * self.types.b.bytes
 
     @property
     def plain(self) -> bool:
@@ -84,14 +84,14 @@ class Problem:
     @property
     def operations(self) -> int:
         """Arithmetic operations: a multiply and an add per (i, j, p), four of each if complex."""
-        return 2 * self.m * self.n * self.k * self.parts**2
+        return 2 * self.m * self.n * self.k * self.components**2
 
     def normalized(self) -> Problem:
         """The same problem with dense strides along axes of length 1."""
         types, m, n, k = self.types, self.m, self.n, self.k
 
         def dense(x: Operand, shape: tuple[int, int], element: ElementType) -> Operand:
-            return x.normalized(*shape, self.parts * element.bytes)
+            return x.normalized(*shape, self.components * element.bytes)
 
         return replace(
             self,

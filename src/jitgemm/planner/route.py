@@ -106,7 +106,7 @@ class GemmPlan:
     def records(self) -> tuple[Part, ...]:
         """All parts of a job record that a plan fills (``planner.records``)."""
         p = self.problem
-        sizes = Sizes(p.m, p.n * p.parts, self.k_groups, p.k)
+        sizes = Sizes(p.m, p.n * p.components, self.k_groups, p.k)
         return sizes, Strides.of(p), ByteOrder.of(p), *self.route.records
 
 

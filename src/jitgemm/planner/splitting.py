@@ -54,7 +54,7 @@ def split_bounds(draft: Draft, row_bytes: int, tile_rows: int) -> Split:
     range_blocks = ceil_div(per_round, 1 if threads == 1 else _RANGES_PER_THREAD * threads)
     packed = 0
     if spec.b is BSource.PACKED:
-        packed = ceil_div(problem.n * problem.parts, spec.nr) * spec.panel_bytes(block)
+        packed = ceil_div(problem.n * problem.components, spec.nr) * spec.panel_bytes(block)
     copied = 0
     if row_bytes:
         # As in other products, rows that all columns meet stay in L2.
@@ -106,7 +106,7 @@ class SplitDepth:
         panel = spec.panel_bytes(block)
         if spec.b is not BSource.PACKED:
             assert problem.b is not None
-            panel = spec.nr // spec.parts * problem.b.col
+            panel = spec.nr // spec.components * problem.b.col
         per_thread = aligned(ceil_div(bounds.sums_bytes, threads))
         why = (
             f"depth: {problem.m} x {problem.n} sums of {bounds.round_blocks} blocks at a time,"

@@ -147,9 +147,9 @@ class DataLayout:
     def __init__(self, plan: GemmPlan) -> None:
         self._spec = spec = plan.spec
         self._exchanged = plan.exchanged
-        self._shape = plan.problem.m, plan.problem.n * plan.problem.parts
+        self._shape = plan.problem.m, plan.problem.n * plan.problem.components
         element = spec.epilogue_type
-        bare, self._tabled = _STRUCTS[element.integral, element.bytes, spec.parts]
+        bare, self._tabled = _STRUCTS[element.integral, element.bytes, spec.components]
         self.factors = self._packing(bare.pack)
         # Numbers from row to row of the operands of programs that have them.
         self._rows = tuple(
@@ -191,7 +191,7 @@ class DataLayout:
     def _packing(
         self, pack: Callable[..., bytes], others: tuple[int, ...] = ()
     ) -> Callable[[Factors], bytes]:
-        if self._spec.parts == 2:
+        if self._spec.components == 2:
             exchanged = self._exchanged
             return lambda x: _pack_complex(pack, x, exchanged=exchanged)
         if self._spec.epilogue_type.integral:

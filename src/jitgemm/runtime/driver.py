@@ -154,7 +154,7 @@ def run_pack(
     job = jobs.packing(b, k, panel_stride)
     jobs.set_operands(job, {"b": source})
     where, function = address(job.view(np.uint8)), pack_b(spec)
-    args = (where, target.address, 0, n * spec.parts, 0, k_groups(k, spec))
+    args = (where, target.address, 0, n * spec.components, 0, k_groups(k, spec))
     if spec.isa.interpreted:
         known = {"job": Span(where, 0, JOB.size), "b": source, "packed": target}
         interpret(function, spec.isa, args, known, {"packed"})

@@ -19,9 +19,9 @@ ALIGN = 64
 """Every packed matrix begins at a multiple of these bytes: with a cache line."""
 
 
-def element_dtype(element: ElementType, parts: int = 1) -> np.dtype:
+def element_dtype(element: ElementType, components: int = 1) -> np.dtype:
     """The NumPy type of an element type, or of the complex type made of it."""
-    return np.dtype(f"c{2 * element.bytes}") if parts == 2 else dtype_of(element)
+    return np.dtype(f"c{2 * element.bytes}") if components == 2 else dtype_of(element)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Layout:
     k: int
     n: int
     nr: int
-    parts: int = 1
+    components: int = 1
     packed: ElementType | None = None
     """The type of numbers in micropanels, if it is another."""
     group: int = 1
@@ -47,7 +47,7 @@ class Layout:
 
     def __hash__(self) -> int:
         # Part of every key of a call with a handle: types are left to the comparison.
-        return hash((self.k, self.n, self.nr, self.parts, self.group, self.sums))
+        return hash((self.k, self.n, self.nr, self.components, self.group, self.sums))
 
     @property
     def numbers(self) -> ElementType:
@@ -62,7 +62,7 @@ class Layout:
     @property
     def panels(self) -> int:
         """Number of micropanels."""
-        return -(-self.n * self.parts // self.nr)
+        return -(-self.n * self.components // self.nr)
 
     @property
     def panel_bytes(self) -> int:
@@ -86,8 +86,8 @@ class Layout:
         """
         x, y = self.numbers, wanted.numbers
         alike = x is y or (x.integral and y.integral and x.bits == y.bits)
-        mine = self.nr, self.parts, self.group, self.sums
-        return alike and mine == (wanted.nr, wanted.parts, wanted.group, wanted.sums)
+        mine = self.nr, self.components, self.group, self.sums
+        return alike and mine == (wanted.nr, wanted.components, wanted.group, wanted.sums)
 
     def matrices(self, rows: NDArray[np.uint8], dtype: np.dtype) -> NDArray[np.generic]:
         """The operands packed in ``rows``, one each: ``(rows, k, n)`` of type ``dtype``.
@@ -97,7 +97,7 @@ class Layout:
         items = len(rows)
         if 0 in (items, self.k, self.n):
             return np.empty((items, self.k, self.n), dtype)
-        width, numbers = self.nr // self.parts, element_dtype(self.numbers, self.parts)
+        width, numbers = self.nr // self.components, element_dtype(self.numbers, self.components)
         flat = rows[:, : self.nbytes].reshape(items, self.panels, self.panel_bytes)
         flat = flat[..., : self.panel_bytes - self.sums]
         words = flat.reshape(items, self.panels, self.words, width, -1).view(numbers)
@@ -108,40 +108,40 @@ class Layout:
 
     def __str__(self) -> str:
         """In plain words, without the operand's size."""
-        numbers = element_dtype(self.numbers, self.parts)
+        numbers = element_dtype(self.numbers, self.components)
         group = f", {self.group} steps of depth side by side" if self.group > 1 else ""
         sums = ", sums behind each" if self.sums else ""
-        return f"micropanels {self.nr // self.parts} {numbers} wide{group}{sums}"
+        return f"micropanels {self.nr // self.components} {numbers} wide{group}{sums}"
 
     def __reduce__(self) -> tuple[Callable[..., Layout], tuple[object, ...]]:
         values = [getattr(self, field.name) for field in fields(self)]
         return _layout, tuple(x.name if isinstance(x, ElementType) else x for x in values)
 
 
-def _layout(stored: str, k: int, n: int, nr: int, parts: int, packed: str | None,
+def _layout(stored: str, k: int, n: int, nr: int, components: int, packed: str | None,
             group: int, sums: int) -> Layout:  # fmt: skip
     """Rebuild a pickled layout; element types are compared by identity."""
     for name in (stored, packed):
         if name is not None and name not in BY_NAME:
             raise ValueError(message("pickle", "a known element type", name))
     inner = None if packed is None else BY_NAME[packed]
-    return Layout(BY_NAME[stored], k, n, nr, parts, inner, group, sums)
+    return Layout(BY_NAME[stored], k, n, nr, components, inner, group, sums)
 
 
 def layout_for(spec: GemmSpec, k: int, n: int) -> Layout:
     """How a ``(k, n)`` operand is packed for ``spec``."""
     how = spec.arithmetic
     if how.plain:
-        return Layout(spec.element, k, n, spec.nr, spec.parts)
-    sums, kept = spec.panel_bytes(0), how.kept or how.packed
+        return Layout(spec.element, k, n, spec.nr, spec.components)
+    sums, kept = spec.panel_bytes(0), how.stored or how.b_element
     packed = None if kept is how.types.b else kept
     return Layout(how.types.b, k, n, spec.nr, 1, packed, how.group, sums)
 
 
-def plain_layout(element: ElementType, k: int, n: int, parts: int) -> Layout:
+def plain_layout(element: ElementType, k: int, n: int, components: int) -> Layout:
     """One micropanel as wide as the operand, which is the operand row by row.
 
     So operands are stored where no kernel packs them.  A BLAS reads it as it is; kernels do not,
     unless it is as wide as their own micropanels.
     """
-    return Layout(element, k, n, max(1, n * parts), parts)
+    return Layout(element, k, n, max(1, n * components), components)

@@ -61,6 +61,6 @@ class Operands:
             if isinstance(x, Packed):
                 spans["packed"] = Span(x.address, 0, x.nbytes)
             elif isinstance(x, np.ndarray) and like is not None:
-                size = p.parts * element.bytes
+                size = p.components * element.bytes
                 spans[name] = Span.of(data_address(x), shape, (like.row, like.col), size)
         return spans

@@ -21,7 +21,7 @@ from jitgemm.kernels.quantised import sums_at
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function, Int, Kernel, Ptr, Vec, parameters
 
-__all__ = ["add_up", "copy_rows", "pack_words", "widen_panel"]
+__all__ = ["add_up", "copy_rows", "pack_groups", "upconvert_panel"]
 
 # Words of depth per strip of the path that moves numbers one by one: down a column only as far as
 # the lines of its neighbours stay near.  8 and 16 are equal within noise, 64 takes twice as long
@@ -74,8 +74,8 @@ class _Panels:
         how = spec.arithmetic
         self.k, self.spec, self.source, self.how = k, spec, source, how
         self.base, self.stride = target
-        self.size, self.group = how.packed.bytes, how.group
-        self.numbers = _Numbers(k, how.types.b, how.packed, flip=False)
+        self.size, self.group = how.b_element.bytes, how.group
+        self.numbers = _Numbers(k, how.types.b, how.b_element, flip=False)
         self.words = k.ceil_div(source.depth, how.group)
 
     def write(self) -> None:
@@ -143,7 +143,7 @@ class _Panels:
         """Panel by panel: words as they lie in columns, where they do; else number by number."""
         k, source, nr = self.k, self.source, self.spec.nr
         assert source.swap is not None
-        native = self.how.types.b.bits == self.how.packed.bits
+        native = self.how.types.b.bits == self.how.b_element.bits
         for start in k.range(0, source.lead, nr):
             live = k.min(nr, source.lead - start)
             src = source.at + start * source.lead_stride
@@ -178,7 +178,7 @@ class _Panels:
                     k.store(at, x)
                 for p in k.range(k.select(stop > p0, stop, p0), p1):
                     at = to + p // group * spec.panel_row + p % group * self.size
-                    k.store(at, k.zero(self.how.packed, 1))
+                    k.store(at, k.zero(self.how.b_element, 1))
 
     def _sums(self) -> None:
         """Add up the columns of each panel, behind it."""
@@ -222,7 +222,7 @@ def _pairs(k: Kernel, x: Vec, y: Vec) -> Vec:
     return k.shuffle(x, y, order)
 
 
-def pack_words(spec: GemmSpec) -> Function:
+def pack_groups(spec: GemmSpec) -> Function:
     """Pack columns ``j0 .. j1`` and depth ``p0 .. p1`` of the job's B, in k-groups."""
     spec = spec.in_memory
 
@@ -239,18 +239,18 @@ def pack_words(spec: GemmSpec) -> Function:
     return Function(f"{spec.symbol}_pack_b", params, body)
 
 
-def widen_panel(spec: GemmSpec) -> Function:
+def upconvert_panel(spec: GemmSpec) -> Function:
     """Numbers of a micropanel as the microkernel reads them, ``depth`` steps of it."""
     how = spec.arithmetic
-    assert how.kept is not None
-    kept, lanes = how.kept, spec.lanes
+    assert how.stored is not None
+    kept, lanes = how.stored, spec.lanes
 
     def body(k: Kernel, source: Ptr, target: Ptr, depth: Int) -> None:
         for p in k.range(0, depth):
             line, to = source + p * spec.in_memory.panel_row, target + p * spec.panel_row
             for v in range(spec.tile.nr_regs):
                 x = k.load(line + v * lanes * kept.bytes, kept, lanes)
-                k.store(to + v * lanes * how.packed.bytes, k.convert(x, how.packed))
+                k.store(to + v * lanes * how.b_element.bytes, k.convert(x, how.b_element))
 
     return Function(f"{spec.symbol}_widen", parameters("source* target* depth"), body)
 
@@ -266,9 +266,9 @@ def copy_rows(spec: GemmSpec) -> Function:
         job = JOB.view(k, job_at)
         words, depth = depth, job.int("k_numbers")
         stride, swap = job.int("source_col"), job.int("swap_a").differs(0)
-        size = how.piece.bytes
-        numbers = _Numbers(k, how.types.a, how.piece, how.flip)
-        lanes = max(1, k.isa.lanes(how.piece))
+        size = how.a_element.bytes
+        numbers = _Numbers(k, how.types.a, how.a_element, how.flip)
+        lanes = max(1, k.isa.lanes(how.a_element))
         dense = stride.equals(how.types.a.bytes) & ~swap
         for i in k.range(0, rows):
             line = source + i * job.int("source_row")
@@ -282,7 +282,7 @@ def copy_rows(spec: GemmSpec) -> Function:
                         x = numbers.load(line + p * stride, 1, swap=swapped)
                         k.store(to + p * size, x)
                 for p in k.range(depth, words * how.group):
-                    k.store(to + p * size, k.zero(how.piece, 1))
+                    k.store(to + p * size, k.zero(how.a_element, 1))
             if spec.sums_columns:
                 _sum(k, spec, how, to, words)
 
@@ -325,11 +325,11 @@ def _sum(k: Kernel, spec: GemmSpec, how: Arithmetic, row: Ptr, words: Int) -> No
         total.value = add_up(k, how, x, total.value, signed=signed)
 
     for w in k.range(0, whole, lanes):
-        add(row + w * how.word_bytes, None)
+        add(row + w * how.group_bytes, None)
     for _ in k.when(whole < words):
-        add(row + whole * how.word_bytes, words - whole)
+        add(row + whole * how.group_bytes, words - whole)
     x = k.reduce("add", total.value, min(lanes, 2))
     if x.lanes == 2:
         x = k.op("add", x, k.shuffle(x, x, [1, 0]))
     # Of the two equal lanes one is wanted.
-    k.store(row + words * how.word_bytes, x, k.mask(1, element, x.lanes))
+    k.store(row + words * how.group_bytes, x, k.mask(1, element, x.lanes))

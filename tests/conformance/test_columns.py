@@ -21,7 +21,7 @@ COMPILED = [p for p in SPECS if compiles(p.values[0])]
 
 def _widths(spec: GemmSpec) -> list[int]:
     """Columns: one, fewer than a vector holds, one vector, one more, all but one, all."""
-    per, width = spec.lanes // spec.parts, spec.nr // spec.parts
+    per, width = spec.lanes // spec.components, spec.nr // spec.components
     return sorted({1, max(1, per - 1), per, min(per + 1, width), max(1, width - 1), width})
 
 
@@ -32,7 +32,7 @@ apart = pytest.mark.parametrize("apart", [False, True], ids=["in step", "apart"]
 @pytest.mark.parametrize("spec", SPECS)
 def test_depths_and_columns(spec: GemmSpec, *, apart: bool) -> None:
     """Depths below, at and above a block of the transpose; columns that do not exist."""
-    per, mr = spec.lanes // spec.parts, spec.tile.mr
+    per, mr = spec.lanes // spec.components, spec.tile.mr
     depths = sorted({1, per - 1, per, per + 1, 2 * per + per // 2} - {0})
     # Like the fields of a chessboard, plain specs of one colour and those with an epilogue of the
     # other: widths and depths are met apart by every spec, and together by every row.
@@ -47,7 +47,7 @@ def test_depths_and_columns(spec: GemmSpec, *, apart: bool) -> None:
 
 
 def _cases(spec: GemmSpec) -> Iterator[Case]:
-    mr, width, per = spec.tile.mr, spec.nr // spec.parts, spec.lanes // spec.parts
+    mr, width, per = spec.tile.mr, spec.nr // spec.components, spec.lanes // spec.components
     edge = Case(spec, mr + 1, width + 1, per + 1, mr)
     yield replace(edge, layout_a="both")
     yield replace(edge, m=1, tile_rows=1, n=3 * width - 1, k=2, panels=1)
@@ -57,7 +57,7 @@ def _cases(spec: GemmSpec) -> Iterator[Case]:
     foreign = "cd" + ("v" if spec.epilogue.bias is Bias.FULL else "")
     yield replace(edge, direct=False, swap=foreign, layout_d="cols", layout_bias="both")
     yield replace(edge, direct=False, layout_d="reversed", in_place=True)
-    if spec.parts == 2:
+    if spec.components == 2:
         yield replace(edge, alpha=TURNED_ALPHA, beta=TURNED_BETA, conj="ab", n=1)
 
 
@@ -73,7 +73,7 @@ def test_nest(spec: GemmSpec) -> None:
 @pytest.mark.parametrize("spec", RICH)
 def test_several_short_depth_blocks(spec: GemmSpec, *, apart: bool) -> None:
     """Chains end where a depth block does, between blocks of the transpose and amid them."""
-    block, width = spec.element.depth_block, spec.nr // spec.parts
+    block, width = spec.element.depth_block, spec.nr // spec.components
     for depth in (block - 1, block, block + 1, 2 * block, 3 * block + 5):
         Case(spec, 1, max(1, width - 1), depth, 1, apart=apart).check(nest(spec))
 
@@ -83,7 +83,7 @@ def test_several_short_depth_blocks(spec: GemmSpec, *, apart: bool) -> None:
 def test_depth_blocks_of_the_element_type(spec: GemmSpec, *, apart: bool) -> None:
     """The block that is released, long enough for every group to be under way at once."""
     block, mr = spec.element.depth_block, spec.tile.mr
-    case = Case(spec, mr, spec.nr // spec.parts, 0, mr, apart=apart)
+    case = Case(spec, mr, spec.nr // spec.components, 0, mr, apart=apart)
     for depth in (block, block + 1, 2 * block + 3, 5 * block - 1):
         replace(case, k=depth).check(nest(spec), machine_only=True)
 
@@ -91,6 +91,6 @@ def test_depth_blocks_of_the_element_type(spec: GemmSpec, *, apart: bool) -> Non
 @apart
 @pytest.mark.parametrize("spec", COMPILED)
 def test_two_threads(spec: GemmSpec, *, apart: bool) -> None:
-    width = spec.nr // spec.parts
+    width = spec.nr // spec.components
     case = Case(spec, 1, 7 * width + 1, 70, 1, panels=1, threads=2, apart=apart)
     case.check_threads(nest(spec))

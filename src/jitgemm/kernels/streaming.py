@@ -16,9 +16,9 @@ from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function, Int, IntLike, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["SWEEP_ROWS", "row_streaming", "window"]
+__all__ = ["STREAMED_ROWS", "row_streaming", "window"]
 
-SWEEP_ROWS = 2
+STREAMED_ROWS = 2
 """Most rows of A: with three, tiles that share each load of B among rows are as fast."""
 # Rows of B side by side: 2 to 8 streams measured alike, 16 slower (Zen 5, 2026-11-30).
 _MOST_STREAMS = 8
@@ -38,7 +38,7 @@ def window(spec: GemmSpec, rows: int) -> int:
 def _streams(spec: GemmSpec, rows: int) -> int:
     registers = spec.isa.vector_registers
     most = max(1, min(_MOST_STREAMS, registers // _REGISTERS_PER_STREAM))
-    while most > 1 and rows * spec.parts * (most + 1) + 1 > registers:
+    while most > 1 and rows * spec.components * (most + 1) + 1 > registers:
         most //= 2
     return most
 
@@ -48,7 +48,7 @@ class _Window:
 
     def __init__(self, k: Kernel, spec: GemmSpec, rows: int, cols: Int) -> None:
         self.k, self.spec, self.cols = k, spec, cols
-        self.reals = rows * spec.parts
+        self.reals = rows * spec.components
         self.stride = window(spec, rows) * spec.element.bytes
         self.sums = k.scratch(self.reals * self.stride)
         self.whole = cols // spec.lanes * spec.lanes
@@ -65,12 +65,15 @@ class _Window:
         k, spec = self.k, self.spec
         (at_a, a_row, a_col), (at_b, b_row) = a, b
         # Numbers of B are upconverted as they come.
-        size, stored = spec.element.bytes, spec.packed
+        size, stored = spec.element.bytes, spec.panel_element
         splats = [
             [
                 k.splat(
                     k.load(
-                        at_a + i // spec.parts * a_row + q * a_col + i % spec.parts * size,
+                        at_a
+                        + i // spec.components * a_row
+                        + q * a_col
+                        + i % spec.components * size,
                         spec.element,
                     ),
                     spec.lanes,
@@ -152,7 +155,7 @@ def row_streaming(spec: GemmSpec) -> Function:
         cursor, length = TileCursor(k, spec, (job, tile)), spec.element.depth_block
         cursor.set_strides()
         waiting = k.scratch(_WINDOW_BYTES) if spec.spills_to_buffer else None
-        for rows in k.cases(job.int("m"), list(range(1, SWEEP_ROWS + 1))):
+        for rows in k.cases(job.int("m"), list(range(1, STREAMED_ROWS + 1))):
             width = window(spec, rows)
             for j in k.range(j0, j1, width):
                 tile.set("cols", k.min(width, j1 - j))
@@ -164,11 +167,11 @@ def row_streaming(spec: GemmSpec) -> Function:
                     if waiting is not None:
                         tile.set("partial", waiting)
                         tile.set("partial_row", width * spec.element.bytes)
-                    at_b = b + (j - j0) * spec.packed.bytes + (p - p0) * b_row
+                    at_b = b + (j - j0) * spec.panel_element.bytes + (p - p0) * b_row
                     at_a = a + (p - p0) * a_col
                     k.call(_depth_block(spec, rows), job_at, tile_at, at_a, at_b, end - p)
 
-    return Function(f"{spec.symbol}_sweep", parameters("job* tile* block*"), body)
+    return Function(f"{spec.symbol}_streaming", parameters("job* tile* block*"), body)
 
 
 def _depth_block(spec: GemmSpec, rows: int) -> Function:
@@ -190,4 +193,4 @@ def _depth_block(spec: GemmSpec, rows: int) -> Function:
         steps(whole, depth, 1)
         view.finish(job, tile)
 
-    return Function(f"{spec.symbol}_sweep_{rows}", parameters("job* tile* a* b* depth"), body)
+    return Function(f"{spec.symbol}_streaming_{rows}", parameters("job* tile* a* b* depth"), body)

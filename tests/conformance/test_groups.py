@@ -19,9 +19,9 @@ from jitgemm.isa import tables
 from jitgemm.isa.types import ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
+from jitgemm.kernels.groups import copy_rows, pack_groups
 from jitgemm.kernels.job import JOB
 from jitgemm.kernels.spec import GemmSpec
-from jitgemm.kernels.words import copy_rows, pack_words
 from rows import distinct_sets, typed_spec
 
 LAYOUTS = (
@@ -44,7 +44,7 @@ def _kinds(side: str) -> Iterator[Any]:
         for types in pairs_of_types():
             spec = typed_spec(isa, types)
             how = spec.arithmetic
-            stored, piece = (types.a, how.piece) if side == "a" else (types.b, how.packed)
+            stored, piece = (types.a, how.a_element) if side == "a" else (types.b, how.b_element)
             key = stored, piece, how.group, how.flip and side == "a", spec.sums_columns
             if key in seen or (how.group == 1 and isa not in alike):
                 continue
@@ -64,7 +64,7 @@ def _pieces(stored: ElementType, piece: ElementType, x: Array) -> Array:
 @cache
 def _unit(spec: GemmSpec) -> compiler.Unit:
     """Both ways of packing, and nothing else."""
-    functions = [pack_words(spec), copy_rows(spec)]
+    functions = [pack_groups(spec), copy_rows(spec)]
     return compiler.Unit(f"words_{spec.symbol}", spec.isa, lambda: functions)
 
 
@@ -81,7 +81,7 @@ def _depths(group: int) -> list[int]:
 def _panels(spec: GemmSpec, b: Array) -> Array:
     """Micropanels of words: ``[panel, word, column, piece]``; columns beyond the last are zero."""
     how = spec.arithmetic
-    pieces = _pieces(how.types.b, how.packed, b)
+    pieces = _pieces(how.types.b, how.b_element, b)
     (depth, n), words = b.shape, -(-b.shape[0] // how.group)
     panels = -(-n // spec.nr)
     wide = np.zeros((words * how.group, panels * spec.nr), pieces.dtype)
@@ -105,7 +105,7 @@ def _check_b(spec: GemmSpec, shape: tuple[int, int], layout: str, *, swap: bool)
             "k_numbers": depth, "panel_stride": out.strides[0], "swap_b": int(swap),
         }  # fmt: skip
         at = x.add("packed", out[1:, :size], out=True, initialised=False)
-        execute(spec, pack_words(spec), x, [x.record(JOB, job), at, 0, n, 0, words],
+        execute(spec, pack_groups(spec), x, [x.record(JOB, job), at, 0, n, 0, words],
                 compiled=compiled, alone=_unit(spec))  # fmt: skip
         assert (out[1:, size:] == GUARD).all(), why
         assert (out[0] == GUARD).all(), why
@@ -115,7 +115,7 @@ def _check_b(spec: GemmSpec, shape: tuple[int, int], layout: str, *, swap: bool)
         live = np.arange(want.shape[0] * spec.nr).reshape(-1, 1, spec.nr, 1) < n
         # Columns beyond the last may hold anything, but what an existing one does not raise.
         np.testing.assert_array_equal(np.where(live, got, 0), want, err_msg=why)
-        if not how.packed.integral:
+        if not how.b_element.integral:
             first = np.broadcast_to(got[:, :, :1], got.shape)
             np.testing.assert_array_equal(np.where(live, 0, got), np.where(live, 0, first), why)
         if spec.sums_columns:
@@ -148,7 +148,7 @@ def test_pack_words(spec: GemmSpec) -> None:
 def _check_a(spec: GemmSpec, shape: tuple[int, int], layout: str, *, swap: bool) -> None:
     how, (m, depth), sides = spec.arithmetic, shape, []
     words = -(-depth // how.group)
-    size = words * how.word_bytes + (spec.element.bytes if spec.sums_columns else 0)
+    size = words * how.group_bytes + (spec.element.bytes if spec.sums_columns else 0)
     why = f"{spec.symbol} {shape} {layout} {swap=}"
     for compiled in backends(spec):
         x = Operands(spec, seed=depth + m)
@@ -163,16 +163,16 @@ def _check_a(spec: GemmSpec, shape: tuple[int, int], layout: str, *, swap: bool)
         execute(spec, copy_rows(spec), x, arguments, compiled=compiled, alone=_unit(spec))
         assert (out[1:, size:] == GUARD).all(), why
         assert (out[0] == GUARD).all(), why
-        pieces = _pieces(how.types.a, how.piece, a)
+        pieces = _pieces(how.types.a, how.a_element, a)
         if how.flip:
-            pieces = pieces ^ pieces.dtype.type(1 << (how.piece.bits - 1))
+            pieces = pieces ^ pieces.dtype.type(1 << (how.a_element.bits - 1))
         want = np.zeros((m, words * how.group), pieces.dtype)
         want[:, :depth] = pieces
-        got = np.ascontiguousarray(out[1:, : words * how.word_bytes]).view(want.dtype)
+        got = np.ascontiguousarray(out[1:, : words * how.group_bytes]).view(want.dtype)
         np.testing.assert_array_equal(got, want, err_msg=why)
         if spec.sums_columns:
-            signed = how.piece.signed != how.flip
-            numbers = want[:, :depth].view(f"{'i' if signed else 'u'}{how.piece.bytes}")
+            signed = how.a_element.signed != how.flip
+            numbers = want[:, :depth].view(f"{'i' if signed else 'u'}{how.a_element.bytes}")
             sums = np.ascontiguousarray(out[1:, size - 4 : size]).view(np.int32)[:, 0]
             exact = numbers.astype(np.int64).sum(axis=1)
             np.testing.assert_array_equal(sums, exact, err_msg=why)
@@ -184,7 +184,7 @@ def _check_a(spec: GemmSpec, shape: tuple[int, int], layout: str, *, swap: bool)
 def test_copy_rows(spec: GemmSpec) -> None:
     """A by every layout, its sums behind each row."""
     how = spec.arithmetic
-    vector = spec.isa.lanes(how.piece)
+    vector = spec.isa.lanes(how.a_element)
     depths = sorted({*_depths(how.group)[:-1], vector, vector + 1, 2 * vector - 1})
     for number, (layout, swap) in enumerate(LAYOUTS):
         for place, depth in enumerate(depths):

@@ -34,7 +34,7 @@ from jitgemm.kernels.transpose import transpose
 from jitgemm.lang.core import Function, Int, Kernel, Mask, Ptr, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["turned_tile"]
+__all__ = ["column_tile"]
 
 _WORD = 8
 # Bytes after which addresses share a set of L1: 32 KiB by 8 ways, 48 KiB by 12 or 64 KiB by 16.  A
@@ -61,7 +61,7 @@ class _Sizes:
         """Reals in a vector of a group."""
         spec, lanes = self.spec, self.spec.lanes
         # Narrower vectors would be widened with lanes whose contents, and flags, are anybody's.
-        least = max(2 * spec.parts, _NARROWEST // spec.element.bytes)
+        least = max(2 * spec.components, _NARROWEST // spec.element.bytes)
         while self.apart and spec.nr // lanes < _GROUPS and lanes > least:
             lanes //= 2
         return lanes
@@ -75,12 +75,12 @@ class _Sizes:
     @property
     def numbers(self) -> int:
         """Numbers, and so depth steps, in a unit."""
-        return self.spec.element.bytes // self.spec.packed.bytes
+        return self.spec.element.bytes // self.spec.panel_element.bytes
 
     @property
     def columns(self) -> int:
         """Columns of a group, and units of depth of a block."""
-        return self.lanes // self.spec.parts
+        return self.lanes // self.spec.components
 
     @property
     def groups(self) -> int:
@@ -104,7 +104,7 @@ class _Panel:
         spec = sizes.spec
         self.k, self.spec, self.sizes, self.rows = k, spec, sizes, rows
         self.job, self.tile = records
-        self.reals = range(rows * spec.parts)
+        self.reals = range(rows * spec.components)
         self.groups = range(self.sizes.groups)
         zero = k.zero(spec.element, self.sizes.lanes)
         self.sums = {(i, g): k.var(zero) for i in self.reals for g in self.groups}
@@ -118,10 +118,10 @@ class _Panel:
         # Columns that do not exist repeat the first: they raise no flag of their own.  A table of
         # offsets serves whole and partial panels alike and needs no register per column.
         count, stride = self.tile.int("cols"), self.job.int("b_col")
-        columns = spec.nr // spec.parts
+        columns = spec.nr // spec.components
         self.offsets = k.scratch(columns * _WORD)
         for c in range(columns):
-            exists = k.const(c * spec.parts) < count
+            exists = k.const(c * spec.components) < count
             k.store_int(self.offsets + c * _WORD, k.select(exists, stride * c, k.const(0)))
         self.buffer = k.scratch(self.sizes.columns * self.sizes.block_bytes)
         self.step = self.a_col * self.sizes.numbers
@@ -138,7 +138,7 @@ class _Panel:
             if sizes.apart and mask is None:
                 k.prefetch(at + offset + _AHEAD)
             loaded.append(k.load(at + offset, sizes.unit, sizes.lanes, mask))
-        return transpose(k, loaded, spec.parts)
+        return transpose(k, loaded, spec.components)
 
     def _numbers(self, units: Vec) -> Iterator[Vec]:
         """A vector of columns per depth step of a vector of units."""
@@ -146,7 +146,7 @@ class _Panel:
         if numbers == 1:
             yield units
             return
-        stored = k.bits(units, spec.packed)
+        stored = k.bits(units, spec.panel_element)
         for first in range(numbers):
             every = range(first, stored.lanes, numbers)
             yield k.convert(k.shuffle(stored, stored, every), spec.element)
@@ -155,7 +155,7 @@ class _Panel:
         """Add a depth step; ``a`` is where A is at it."""
         k, spec = self.k, self.spec
         for i in self.reals:
-            at = a + self.a_row * (i // spec.parts) + i % spec.parts * spec.element.bytes
+            at = a + self.a_row * (i // spec.components) + i % spec.components * spec.element.bytes
             splat = k.splat(k.load(at, spec.element), self.sizes.lanes)
             cell = self.sums[i, group]
             cell.value = k.op("madd", splat, vector, cell.value)
@@ -166,7 +166,7 @@ class _Panel:
         zero = k.zero(spec.element, lanes)
         cells = [self.sums[i, group] for i in self.reals]
         chains = [cell.value for cell in cells]
-        if spec.parts == 2:
+        if spec.components == 2:
             combination = Combination(k, spec, self.job, lanes)
             pairs = zip(chains[::2], chains[1::2], strict=True)
             chains = [combination.of(real, imaginary) for real, imaginary in pairs]
@@ -190,7 +190,7 @@ class _Panel:
         """
         k, spec, sizes = self.k, self.spec, self.sizes
         a, b, depth = where
-        mask = k.mask(count * spec.parts, sizes.unit, sizes.lanes)
+        mask = k.mask(count * spec.components, sizes.unit, sizes.lanes)
         for step, units in enumerate(self._block(b, group, mask)):
             k.store(self.buffer + step * sizes.block_bytes, units)
         for q in k.range(0, count):
@@ -215,7 +215,7 @@ class _Panel:
         k, spec, sizes = self.k, self.spec, self.sizes
         a, b, depth = where
         self._end_before(depth, group)
-        stored, row = spec.packed, sizes.columns * spec.packed.bytes
+        stored, row = spec.panel_element, sizes.columns * spec.panel_element.bytes
         for c in k.range(0, sizes.columns):
             at = b + k.load_int(self.offsets + (c + group * sizes.columns) * _WORD)
             for q in k.range(0, count):
@@ -243,7 +243,7 @@ class _Panel:
             conclude(k, spec, (self.job, self.tile), sums, None if full else cols)
 
 
-def turned_tile(spec: GemmSpec, rows: int, *, apart: bool) -> Function:
+def column_tile(spec: GemmSpec, rows: int, *, apart: bool) -> Function:
     """``rows`` rows of A times a panel of columns, from the first to the last depth step.
 
     There is at least one.  Rounding contract: as that of ``kernels.micro``.
@@ -289,5 +289,5 @@ def turned_tile(spec: GemmSpec, rows: int, *, apart: bool) -> Function:
                     panel.rest(at(units), depth - units * sizes.numbers, group)
         panel.finish()
 
-    name = f"{spec.symbol}_turned_{'apart_' * apart}{rows}"
+    name = f"{spec.symbol}_columns_{'apart_' * apart}{rows}"
     return Function(name, parameters("job* tile* a* b* depth"), body)
