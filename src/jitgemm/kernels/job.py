@@ -126,7 +126,7 @@ JOB = Record(
     "a_tile",  # from one microtile's rows of A to the next, as the microkernel walks A
     "workspace_a_stride",
     "workspace_b_stride",  # of a split: each thread packs B for itself
-    "round_blocks",  # of a split: depth blocks whose sums are kept at a time
+    "round_blocks",  # of a split: depth blocks whose sums are kept at a time; 0: no split
     "ranges",  # tickets per round that form sums
     "range_blocks",  # depth blocks per such ticket
     "copied_rows",  # of a split: rows of A copied at a time, behind packed B; 0: none

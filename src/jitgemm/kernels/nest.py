@@ -7,7 +7,7 @@ outermost, fifth one:
       for pc in slices of depth            (loop 4)
         [pack B]                           tickets of the packing phase
         for ic, jc' in blocks              (loop 3; tickets of the product phase)
-          [pack rows of A]
+          [pack rows of A]           unless this thread's region holds them
           macrokernel                      (loops 2 and 1: kernels.macro)
 
 Threads share loops 5 to 3 by tickets (``kernels.tickets``): a ticket's number says which rounds of
