@@ -1,9 +1,10 @@
-"""How numbers of the operands' types are multiplied: what the microkernel reads, folds and adds.
+"""How numbers of the operands' types are multiplied: what the microkernel reads and accumulates.
 
-A microkernel broadcasts *words* of A and loads vectors of words of B.  Where operands are numbers
-of the sums' own type a word is a number.  For narrower ones a word holds what one instruction
-folds: four 8-bit numbers (``dot4``) or two 16-bit ones (``dot2``), one step of depth each.  What
-is no word yet becomes one while it is packed: A chunk by chunk, B panel by panel.
+A microkernel broadcasts *k-groups* of A and loads vectors of k-groups of B.  Where operands are
+numbers of the sums' own type a k-group is a number.  For narrower ones it holds what one
+dot-accumulate instruction takes: four 8-bit numbers (``dot4``) or two 16-bit ones (``dot2``), one
+step of depth each.  What is no k-group yet becomes one while it is packed: A chunk by chunk, B
+panel by panel.
 
 Three levels, the first that is exact: the operands' own numbers; numbers widened to a type that
 holds them; floats.  Never a type narrower than the result's.
@@ -67,28 +68,28 @@ class OperandTypes:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Words, and how two of them are multiplied into a sum."""
+    """K-groups, and how two of them are multiplied into a sum."""
 
     types: OperandTypes
     a_element: ElementType
-    """A number in a word of A."""
+    """A number in a k-group of A."""
     b_element: ElementType
-    """A number in a micropanel of B: a piece, or what becomes one while it is read."""
+    """A number in a micropanel of B: one of a k-group, or what becomes one while it is read."""
     group: int = 1
-    """Steps of depth per word."""
+    """Steps of depth per k-group."""
     accumulate: str = "madd"
     exchanged: bool = False
-    """``fold`` takes B's word first: of a ``dot4`` the unsigned operand."""
+    """``accumulate`` takes B's k-group first: of a ``dot4`` the unsigned operand."""
     flip: bool = False
     """A's numbers are moved by half their range, to the other signedness."""
     stored: ElementType | None = None
     """A number in a micropanel in memory, if a micropanel is widened before many rows meet it."""
     tiles: bool = False
-    """``fold`` is an operation of a matrix unit, on tiles of words."""
+    """``accumulate`` is an operation of a matrix unit, on tiles of k-groups."""
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of a word of A."""
+        """Bytes of a k-group of A."""
         return self.a_element.bytes * self.group
 
     @staticmethod
@@ -108,7 +109,7 @@ class Arithmetic:
 
     @property
     def copies_a(self) -> bool:
-        """Whether A in memory is not yet made of words."""
+        """Whether A in memory is not yet made of k-groups."""
         return self.flip or not _same(self.types.a, self.a_element)
 
     @property
@@ -141,7 +142,7 @@ class Arithmetic:
         return self if self.stored is None else replace(self, b_element=self.stored, stored=None)
 
     def __str__(self) -> str:
-        """How the operands' numbers become words, for :meth:`jitgemm.Plan.explain`."""
+        """How the operands' numbers become k-groups, for :meth:`jitgemm.Plan.explain`."""
         kinds = {x.name: x for x in (self.types.a, self.types.b)}
         changed = [name for name, x in kinds.items() if not _same(x, self.a_element)]
         numbers = (

@@ -16,7 +16,7 @@ from jitgemm.kernels.epilogue import finish
 from jitgemm.kernels.job import EPILOGUE_OPERANDS, JOB, TILE
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec
 from jitgemm.kernels.tilecopy import copy_tile
-from jitgemm.lang.core import Function, Int, Kernel, Ptr, Var, Vec, parameters
+from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, Var, Vec, parameters
 from jitgemm.lang.record import View
 
 __all__ = ["dot", "lane_count"]
@@ -126,10 +126,7 @@ def dot(spec: GemmSpec) -> Function:
         def gather(first: Int, count: Int) -> None:
             sides = zip(stored, (a, b), (a_col, b_row), swapped, spaces, strict=True)
             for kind, at, stride, swap, space in sides:
-                unit = spec.components * kind.bytes
-                source = at + first * stride, k.const(0), stride
-                target, shape = (space, k.const(0), k.const(unit)), (k.const(1), count)
-                copy_tile(k, kind, source, target, shape, spec.components, swap)
+                _gather(k, spec, kind, (at + first * stride, stride, swap), (space, count))
 
         for p0 in k.range(0, depth, block):
             p1 = k.min(p0 + block, depth)
@@ -157,6 +154,17 @@ def dot(spec: GemmSpec) -> Function:
         _finish(k, spec, job, [k.load(at, element, none.lanes) for at in totals])
 
     return Function(f"{spec.symbol}_dot", parameters("job* thread"), body)
+
+
+def _gather(
+    k: Kernel, spec: GemmSpec, kind: ElementType, source: tuple[Ptr, Int, Cond],
+    target: tuple[Ptr, Int],
+) -> None:  # fmt: skip
+    """Numbers side by side: ``source`` is where, how far apart and whether byte-swapped."""
+    (at, stride, swap), (space, count), none = source, target, k.const(0)
+    unit = k.const(spec.components * kind.bytes)
+    sides = (at, none, stride), (space, none, unit)
+    copy_tile(k, kind, *sides, (k.const(1), count), spec.components, swap)
 
 
 def _clear(k: Kernel, kind: ElementType, at: Ptr, count: int) -> None:

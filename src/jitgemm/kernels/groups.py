@@ -1,9 +1,9 @@
-"""Packing numbers into words: operands whose numbers are not yet what a microkernel reads.
+"""Packing numbers into k-groups: operands whose numbers are not yet what a microkernel reads.
 
-B becomes micropanels as in :mod:`jitgemm.kernels.pack`, but a depth step is a word of ``group``
+B becomes micropanels as in :mod:`jitgemm.kernels.pack`, but a depth step is a k-group of ``group``
 numbers; what lies beyond the depth is zero, what lies beyond the columns repeats the first one.
-A is copied row by row, each row some words long.  Numbers are converted to pieces of words on the
-way, and flipped to the other signedness where the fold wants that.
+A is copied row by row, each row some k-groups long.  Numbers are converted on the way, and flipped
+to the other signedness where the dot-accumulate wants that.
 
 Integers of 8 bits leave their sums behind: each micropanel of B those of its columns, each row of
 A its own.
@@ -23,26 +23,26 @@ from jitgemm.lang.core import Function, Int, Kernel, Ptr, Vec, parameters
 
 __all__ = ["add_up", "copy_rows", "pack_groups", "upconvert_panel"]
 
-# Words of depth per strip of the path that moves numbers one by one: down a column only as far as
-# the lines of its neighbours stay near.  8 and 16 are equal within noise, 64 takes twice as long
+# K-groups of depth per strip of the path that moves numbers one by one: down a column only as far
+# as the lines of its neighbours stay near.  8 and 16 are equal within noise, 64 takes twice as long
 # for reversed columns of f16 (4096 x 4096, prepacked, medians of four; Zen 5, 2026-11-30).
 _STRIP = 16
-# Words of depth per sweep over all panels: two sets of four rows of 8-bit numbers.  4096 x 4096 in
-# ms with 1, 2, 4, 8: i8 2.3, 2.3, 2.5, 3.3; f16 5.8, 5.2, 4.5, 4.0 (the same run).
+# K-groups of depth per sweep over all panels: two sets of four rows of 8-bit numbers.  4096 x 4096
+# in ms with 1, 2, 4, 8: i8 2.3, 2.3, 2.5, 3.3; f16 5.8, 5.2, 4.5, 4.0 (the same run).
 _SWEEP = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """How numbers of an operand become pieces of words."""
+    """How numbers of an operand become elements of k-groups."""
 
     k: Kernel
     stored: ElementType
-    piece: ElementType
+    kind: ElementType
     flip: bool
 
     def some(self, at: Ptr, lanes: int, count: Int, first: Ptr | None) -> Vec:
-        """Pieces from consecutive numbers, of which ``count`` exist.
+        """Elements from consecutive numbers, of which ``count`` exist.
 
         Others are the one at ``first``, or zero.
         """
@@ -50,17 +50,17 @@ class _Numbers:
         mask, rest = k.mask(count, self.stored, lanes), None
         if first is not None:
             rest = k.splat(k.load(first, self.stored), lanes)
-        return self._piece(k.load(at, self.stored, lanes, mask, rest), swap=False)
+        return self._element(k.load(at, self.stored, lanes, mask, rest), swap=False)
 
     def load(self, at: Ptr, lanes: int, *, swap: bool = False) -> Vec:
-        """Pieces from consecutive numbers."""
-        return self._piece(self.k.load(at, self.stored, lanes), swap=swap)
+        """Elements from consecutive numbers."""
+        return self._element(self.k.load(at, self.stored, lanes), swap=swap)
 
-    def _piece(self, x: Vec, *, swap: bool) -> Vec:
+    def _element(self, x: Vec, *, swap: bool) -> Vec:
         k = self.k
         if swap and self.stored.bytes > 1:
             x = k.bits(k.op("bswap", k.bits(x, self.stored.moved)), self.stored)
-        x = k.convert(x, self.piece)
+        x = k.convert(x, self.kind)
         return k.op("flip", x) if self.flip else x
 
 
@@ -68,7 +68,7 @@ class _Numbers:
 
 
 class _Panels:
-    """Columns of B on their way into micropanels of words."""
+    """Columns of B on their way into micropanels of k-groups."""
 
     def __init__(self, k: Kernel, spec: GemmSpec, source: Source, target: tuple[Ptr, Int]) -> None:
         how = spec.arithmetic
@@ -76,7 +76,7 @@ class _Panels:
         self.base, self.stride = target
         self.size, self.group = how.b_element.bytes, how.group
         self.numbers = _Numbers(k, how.types.b, how.b_element, flip=False)
-        self.words = k.ceil_div(source.depth, how.group)
+        self.groups = k.ceil_div(source.depth, how.group)
 
     def write(self) -> None:
         """All panels, then their sums."""
@@ -96,33 +96,33 @@ class _Panels:
 
     # -- rows contiguous --------------------------------------------------------------------------
     def _by_rows(self) -> None:
-        """``group`` rows at a time, interleaved: a sweep over all panels for a few words of them.
+        """``group`` rows at a time, interleaved: all panels for a few k-groups of them.
 
         Sweeping panel by panel would read a few lines per row, which defeats prefetching.
         """
         k, source, nr = self.k, self.source, self.spec.nr
         whole, full = source.lead // nr * nr, source.depth // self.group
-        for w0 in k.range(0, self.words, _SWEEP):
-            w1 = k.min(w0 + _SWEEP, self.words)
+        for w0 in k.range(0, self.groups, _SWEEP):
+            w1 = k.min(w0 + _SWEEP, self.groups)
             inside = k.min(w1, full)
             for start in k.range(0, whole, nr):
                 for w in k.range(w0, inside):
-                    self._word_row(start, w, None, None)
+                    self._group_row(start, w, None, None)
                 for _ in k.when(w1 > inside):
-                    self._word_row(start, full, None, source.depth - full * self.group)
+                    self._group_row(start, full, None, source.depth - full * self.group)
             for _ in k.when(whole < source.lead):
                 for w in k.range(w0, w1):
                     live = k.min(source.depth - w * self.group, self.group)
-                    self._word_row(whole, w, source.lead - whole, live)
+                    self._group_row(whole, w, source.lead - whole, live)
 
-    def _word_row(self, start: Int, word: Int, cols: Int | None, depth: Int | None) -> None:
-        """One word of each of ``nr`` columns; ``cols`` of them and ``depth`` numbers exist."""
+    def _group_row(self, start: Int, word: Int, cols: Int | None, depth: Int | None) -> None:
+        """One k-group of each of ``nr`` columns; ``cols`` of them and ``depth`` numbers exist."""
         k, spec, source, group = self.k, self.spec, self.source, self.group
         stored = self.how.types.b.bytes
         line = source.at + start * stored + word * group * source.depth_stride
         dst = self._panel(start) + word * spec.panel_row
         for v in range(spec.tile.nr_regs):
-            pieces = []
+            elements = []
             for g in range(group):
                 # Rows that do not exist are not read: a mask of no lanes.
                 at = line + source.depth_stride * g + v * spec.lanes * stored
@@ -131,16 +131,16 @@ class _Panels:
                     every = k.const(spec.nr) if cols is None else cols
                     count = k.select(depth > g, every, k.const(0))
                 if count is None:
-                    pieces.append(self.numbers.load(at, spec.lanes))
+                    elements.append(self.numbers.load(at, spec.lanes))
                     continue
-                # Infinity times zero would raise a flag; folds of several numbers raise none.
+                # Infinity times zero would raise a flag; dot-accumulates raise none.
                 first = None if group > 1 else line
-                pieces.append(self.numbers.some(at, spec.lanes, count - v * spec.lanes, first))
-            k.store(dst + v * spec.lanes * self.size * group, _interleaved(k, pieces))
+                elements.append(self.numbers.some(at, spec.lanes, count - v * spec.lanes, first))
+            k.store(dst + v * spec.lanes * self.size * group, _interleaved(k, elements))
 
     # -- any other strides ------------------------------------------------------------------------
     def _by_columns(self) -> None:
-        """Panel by panel: words as they lie in columns, where they do; else number by number."""
+        """Panel by panel: k-groups as they lie in columns, where they do; else number by number."""
         k, source, nr = self.k, self.source, self.spec.nr
         assert source.swap is not None
         native = self.how.types.b.bits == self.how.b_element.bits
@@ -155,7 +155,7 @@ class _Panels:
                 for _ in k.when(dense & (whole > 0)):
                     word = k.const(self.spec.element.bytes)
                     columns = Source(src, source.lead_stride, word, live, whole)
-                    # Columns of words are those of any matrix of elements this wide.
+                    # Columns of k-groups are those of any matrix of elements this wide.
                     panels = dst, self.stride
                     pack_panels(k, self.spec.element, columns, panels, nr)
                     done.value = whole * self.group
@@ -163,9 +163,9 @@ class _Panels:
                 self._numbers_of(src, dst, live, done.value, swap=swapped)
 
     def _numbers_of(self, src: Ptr, dst: Ptr, live: Int, first: Int, *, swap: bool) -> None:
-        """The depth from ``first`` on, and zeros up to a whole word; columns beyond repeat."""
+        """The depth from ``first`` on, and zeros up to a whole k-group; columns beyond repeat."""
         k, source, spec, group = self.k, self.source, self.spec, self.group
-        end = self.words * group
+        end = self.groups * group
         for p0 in k.range(first, end, _STRIP * group):
             p1 = k.min(p0 + _STRIP * group, end)
             stop = k.min(p1, source.depth)
@@ -189,23 +189,23 @@ class _Panels:
             zero = k.zero(spec.element, spec.lanes)
             sums = [k.var(zero) for _ in range(spec.tile.nr_regs)]
             width = spec.lanes * spec.element.bytes
-            for w in k.range(0, self.words):
+            for w in k.range(0, self.groups):
                 for v, cell in enumerate(sums):
                     at = panel + w * spec.panel_row + v * width
-                    words = k.load(at, spec.element, spec.lanes)
-                    cell.value = add_up(k, self.how, words, cell.value, signed=signed)
-            at = sums_at(spec, panel, self.words)
+                    groups = k.load(at, spec.element, spec.lanes)
+                    cell.value = add_up(k, self.how, groups, cell.value, signed=signed)
+            at = sums_at(spec, panel, self.groups)
             for v, cell in enumerate(sums):
                 k.store(at + v * width, cell.value)
 
 
-def add_up(k: Kernel, how: Arithmetic, words: Vec, total: Vec, *, signed: bool) -> Vec:
-    """``total`` and the numbers of each word, by vectors whatever multiplies words."""
-    bits = 8 * words.element.bytes // how.group
+def add_up(k: Kernel, how: Arithmetic, groups: Vec, total: Vec, *, signed: bool) -> Vec:
+    """``total`` and the numbers of each k-group, by vectors whatever multiplies k-groups."""
+    bits = 8 * groups.element.bytes // how.group
     one = sum(1 << (bits * g) for g in range(how.group))
-    ones = k.literal(one, words.element, words.lanes)
+    ones = k.literal(one, groups.element, groups.lanes)
     # Of four numbers the unsigned ones come first.
-    pair = (ones, words) if signed else (words, ones)
+    pair = (ones, groups) if signed else (groups, ones)
     return k.op(f"dot{how.group}", *pair, total)
 
 
@@ -259,12 +259,12 @@ def upconvert_panel(spec: GemmSpec) -> Function:
 
 
 def copy_rows(spec: GemmSpec) -> Function:
-    """Copy ``rows`` of A as words into this thread's region, each row with its sum behind it."""
+    """Copy ``rows`` of A as k-groups into this thread's region, each row with its sum behind it."""
     how = spec.arithmetic
 
     def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
         job = JOB.view(k, job_at)
-        words, depth = depth, job.int("k_numbers")
+        groups, depth = depth, job.int("k_numbers")
         stride, swap = job.int("source_col"), job.int("swap_a").differs(0)
         size = how.a_element.bytes
         numbers = _Numbers(k, how.types.a, how.a_element, how.flip)
@@ -275,16 +275,16 @@ def copy_rows(spec: GemmSpec) -> Function:
             to = target + i * job.int("a_row")
             for along in k.branches(dense):
                 if along:
-                    _row(k, numbers, (line, to), (depth, words * how.group), lanes)
+                    _row(k, numbers, (line, to), (depth, groups * how.group), lanes)
                     continue
                 for swapped in k.branches(swap):
                     for p in k.range(0, depth):
                         x = numbers.load(line + p * stride, 1, swap=swapped)
                         k.store(to + p * size, x)
-                for p in k.range(depth, words * how.group):
+                for p in k.range(depth, groups * how.group):
                     k.store(to + p * size, k.zero(how.a_element, 1))
             if spec.sums_columns:
-                _sum(k, spec, how, to, words)
+                _sum(k, spec, how, to, groups)
 
     params = parameters("job* source* target* rows depth")
     return Function(f"{spec.symbol}_pack_a", params, body)
@@ -293,15 +293,15 @@ def copy_rows(spec: GemmSpec) -> Function:
 def _row(
     k: Kernel, numbers: _Numbers, where: tuple[Ptr, Ptr], count: tuple[Int, Int], lanes: int
 ) -> None:
-    """Contiguous numbers as pieces, then zeros up to a whole word."""
+    """Contiguous numbers as elements, then zeros up to a whole k-group."""
     (line, to), (live, end) = where, count
-    stored, size = numbers.stored.bytes, numbers.piece.bytes
+    stored, size = numbers.stored.bytes, numbers.kind.bytes
     whole = live // lanes * lanes
     for p in k.range(0, whole, lanes):
         k.store(to + p * size, numbers.load(line + p * stored, lanes))
     if k.isa.mask_registers:
         for _ in k.when(whole < live):
-            mask = k.mask(live - whole, numbers.piece, lanes)
+            mask = k.mask(live - whole, numbers.kind, lanes)
             x = numbers.some(line + whole * stored, lanes, live - whole, None)
             k.store(to + whole * size, x, mask)
     else:
@@ -309,15 +309,15 @@ def _row(
         for p in k.range(whole, live):
             k.store(to + p * size, numbers.load(line + p * stored, 1))
     for p in k.range(live, end):
-        k.store(to + p * size, k.zero(numbers.piece, 1))
+        k.store(to + p * size, k.zero(numbers.kind, 1))
 
 
-def _sum(k: Kernel, spec: GemmSpec, how: Arithmetic, row: Ptr, words: Int) -> None:
-    """The sum of a row of words, behind it."""
+def _sum(k: Kernel, spec: GemmSpec, how: Arithmetic, row: Ptr, groups: Int) -> None:
+    """The sum of a row of k-groups, behind it."""
     element, lanes = spec.element, spec.lanes
     signed = how.types.a.signed != how.flip
     total = k.var(k.zero(element, lanes))
-    whole = words // lanes * lanes
+    whole = groups // lanes * lanes
 
     def add(at: Ptr, mask_of: Int | None) -> None:
         mask = None if mask_of is None else k.mask(mask_of, element, lanes)
@@ -326,10 +326,10 @@ def _sum(k: Kernel, spec: GemmSpec, how: Arithmetic, row: Ptr, words: Int) -> No
 
     for w in k.range(0, whole, lanes):
         add(row + w * how.group_bytes, None)
-    for _ in k.when(whole < words):
-        add(row + whole * how.group_bytes, words - whole)
+    for _ in k.when(whole < groups):
+        add(row + whole * how.group_bytes, groups - whole)
     x = k.reduce("add", total.value, min(lanes, 2))
     if x.lanes == 2:
         x = k.op("add", x, k.shuffle(x, x, [1, 0]))
     # Of the two equal lanes one is wanted.
-    k.store(row + words * how.group_bytes, x, k.mask(1, element, x.lanes))
+    k.store(row + groups * how.group_bytes, x, k.mask(1, element, x.lanes))

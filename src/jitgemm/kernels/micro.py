@@ -36,7 +36,7 @@ Sums = dict[tuple[int, int], Var[Vec]]
 
 
 def accumulate(k: Kernel, spec: GemmSpec, a: Vec, b: Vec, total: Vec) -> Vec:
-    """``total`` and the product of a word of A and one of B in each lane."""
+    """``total`` and the product of a k-group of A and one of B in each lane."""
     how = spec.arithmetic
     return k.op(how.accumulate, *((b, a) if how.exchanged else (a, b)), total)
 
@@ -110,7 +110,7 @@ class _PanelsOfB:
         if spec.b is BSource.INPLACE:
             panel, within = 0, j
         p = self.pinned[panel] + within * (spec.panel_row // spec.tile.nr_regs)
-        # Words of several numbers are loaded as what they are added up in.
+        # K-groups of several numbers are loaded as what they are added up in.
         kind = spec.panel_element if spec.upconverts_b else spec.element
         if self.masks[j] is None:
             x = self.k.load(p, kind, spec.lanes)

@@ -303,7 +303,7 @@ class GemmSpec:
 
     @property
     def panel_row(self) -> int:
-        """Bytes of one depth step (of words) of a micropanel."""
+        """Bytes of one depth step (of k-groups) of a micropanel."""
         return self.nr * self.panel_element.bytes * self.arithmetic.group
 
     @property
@@ -313,12 +313,12 @@ class GemmSpec:
 
     @property
     def tiles(self) -> bool:
-        """Whether a matrix unit multiplies tiles of words."""
+        """Whether a matrix unit multiplies tiles of k-groups."""
         return self.arithmetic.tiles
 
     @property
     def upconverts_b(self) -> bool:
-        """Whether B's numbers become words while the microkernel reads them."""
+        """Whether B's numbers become k-groups while the microkernel reads them."""
         how = self.arithmetic
         return how.group == 1 and bool(how.b_element.format)
 
@@ -348,7 +348,7 @@ class GemmSpec:
         return replace(self, arithmetic=how.for_few_rows)
 
     def panel_bytes(self, depth: int) -> int:
-        """Bytes of a micropanel of ``depth`` steps (of words), in memory."""
+        """Bytes of a micropanel of ``depth`` steps (of k-groups), in memory."""
         row = self.in_memory.panel_row
         return depth * row + (self.tile_row if self.sums_columns else 0)
 
