@@ -115,8 +115,8 @@ KNOBS = {
             "rhs_transpose_rows",
             4,
             0,
-            "rows of A up to which a B with contiguous columns is turned in registers, not packed; "
-            "one of halves up to 4 times as many, of 8- and 16-bit integers 3 times",
+            "rows of A up to which a B with contiguous columns is transposed in registers, not "
+            "packed; one of halves up to 4 times as many, of 8- and 16-bit integers 3 times",
             "benchmarks/knobs.py, Zen 5 VM, 2026-11-30: 4 rows, as many as a tile has, 1.3 to 2.3 "
             "times as fast as packing from 64 x 64 to 4096 x 4096",
         ),
@@ -124,9 +124,9 @@ KNOBS = {
             "stagger_column_bytes",
             16384,
             1,
-            "bytes of a column of B from which columns turned in registers lag behind each other, "
-            "if B is larger than half of L3",
-            "four times the lag of 4 KiB; f32 columns of 1024 (4 KiB) are slower apart (53 "
+            "bytes of a column of B from which columns transposed in registers lag behind each "
+            "other, if B is larger than half of L3",
+            "four times the lag of 4 KiB; f32 columns of 1024 (4 KiB) are slower staggered (53 "
             "against 62 GB/s), of 4096 (four) faster (42 against 30; Zen 5, 2026-11-30)",
         ),
         _knob(

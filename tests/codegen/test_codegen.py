@@ -212,7 +212,7 @@ def _micros(spec: GemmSpec) -> list[Function]:
 
 def _turned(spec: GemmSpec) -> list[Function]:
     rows = range(1, spec.tile.mr + 1)
-    return [column_tile(spec, i, apart=apart) for i in rows for apart in (False, True)]
+    return [column_tile(spec, i, staggered=staggered) for i in rows for staggered in (False, True)]
 
 
 @x86
@@ -283,11 +283,11 @@ def test_masked_loops_reload_masks_at_most(spec: GemmSpec) -> None:
 def test_columns_are_turned_by_the_fewest_shuffles(spec: GemmSpec) -> None:
     functions = assembly_of(spec, _turned(spec))
     for rows in range(1, spec.tile.mr + 1):
-        for apart in (False, True):
-            name = f"{spec.symbol}_columns_{'apart_' * apart}{rows}"
+        for staggered in (False, True):
+            name = f"{spec.symbol}_columns_{'staggered_' * staggered}{rows}"
             lanes = spec.lanes
             least = max(2 * spec.components, 16 // spec.element.bytes)
-            while apart and spec.nr // lanes < 4 and lanes > least:
+            while staggered and spec.nr // lanes < 4 and lanes > least:
                 lanes //= 2
             per, groups = lanes // spec.components, spec.nr // lanes
             code = Loop(tuple(functions[name]), frame=False)

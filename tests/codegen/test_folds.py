@@ -144,7 +144,7 @@ def test_halves_in_columns_are_transposed_two_at_a_time(isa: Isa, half: ElementT
     moves = r"\tv?p?(unpck|shuf|perm2|insert)"
     counts = []
     for each in (spec, floats):
-        function = column_tile(each, 1, apart=False)
+        function = column_tile(each, 1, staggered=False)
         code = Loop(tuple(assembly_of(each, [function])[function.name]))
         counts.append((code.count(moves), code.multiplications))
     (narrow, steps), (wide, half_as_many) = counts

@@ -49,7 +49,7 @@ class Case:
     """Operands in foreign byte order: letters of ``abcd``, and ``v`` for the bias."""
     pack_a: PackA = PackA.INPLACE
     sweep: bool = False
-    apart: bool = False
+    staggered: bool = False
     """Columns turned in registers lag behind each other."""
     prepacked: bool = False
     in_place: bool = False
@@ -127,7 +127,7 @@ class Case:
             "pack_chunks": -(-block // self.pack_panels) if per_call else 0,
             "pack_cols": self.pack_panels * spec.nr,
             "pack_a": self.pack_a.value, "direct": int(self.direct),
-            "staggered": int(self.apart), "round_blocks": 0,
+            "staggered": int(self.staggered), "round_blocks": 0,
             **{f"swap_{name}": int(letter in self.swap) for name, letter in
                (("a", "a"), ("b", "b"), ("c", "c"), ("d", "d"), ("bias", "v"))},
         }  # fmt: skip

@@ -1,4 +1,4 @@
-"""B with contiguous columns, turned in registers: walked in step, and apart."""
+"""B with contiguous columns, transposed in registers: walked in step, and staggered."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _widths(spec: GemmSpec) -> list[int]:
     return sorted({1, max(1, per - 1), per, min(per + 1, width), max(1, width - 1), width})
 
 
-apart = pytest.mark.parametrize("apart", [False, True], ids=["in step", "apart"])
+both_ways = pytest.mark.parametrize("staggered", [False, True], ids=["in step", "staggered"])
 
 
-@apart
+@both_ways
 @pytest.mark.parametrize("spec", SPECS)
-def test_depths_and_columns(spec: GemmSpec, *, apart: bool) -> None:
+def test_depths_and_columns(spec: GemmSpec, *, staggered: bool) -> None:
     """Depths below, at and above a block of the transpose; columns that do not exist."""
     per, mr = spec.lanes // spec.components, spec.tile.mr
     depths = sorted({1, per - 1, per, per + 1, 2 * per + per // 2} - {0})
@@ -40,10 +40,10 @@ def test_depths_and_columns(spec: GemmSpec, *, apart: bool) -> None:
     for (i, cols), (j, depth) in product(enumerate(_widths(spec)), enumerate(depths)):
         if (i + j) % 2 == colour:
             rows = 1 + (i + depth) % mr
-            Case(spec, rows, cols, depth, rows, apart=apart).check(nest(spec))
+            Case(spec, rows, cols, depth, rows, staggered=staggered).check(nest(spec))
     for rows in range(1, mr + 1):
-        Case(spec, rows, per, per + 1, rows, apart=apart).check(nest(spec))
-    Case(spec, 1, 2, 3, 1, zeros=True, apart=apart).check(nest(spec))
+        Case(spec, rows, per, per + 1, rows, staggered=staggered).check(nest(spec))
+    Case(spec, 1, 2, 3, 1, zeros=True, staggered=staggered).check(nest(spec))
 
 
 def _cases(spec: GemmSpec) -> Iterator[Case]:
@@ -65,32 +65,32 @@ def _cases(spec: GemmSpec) -> Iterator[Case]:
 def test_nest(spec: GemmSpec) -> None:
     """Chunks, edges and layouts around the walk."""
     for number, case in enumerate(_cases(spec)):
-        replace(case, apart=bool(number % 2)).check(nest(spec))
+        replace(case, staggered=bool(number % 2)).check(nest(spec))
     Case(spec, 1, 3, 5, 1).check(serial(spec))
 
 
-@apart
+@both_ways
 @pytest.mark.parametrize("spec", RICH)
-def test_several_short_depth_blocks(spec: GemmSpec, *, apart: bool) -> None:
+def test_several_short_depth_blocks(spec: GemmSpec, *, staggered: bool) -> None:
     """Chains end where a depth block does, between blocks of the transpose and amid them."""
     block, width = spec.element.depth_block, spec.nr // spec.components
     for depth in (block - 1, block, block + 1, 2 * block, 3 * block + 5):
-        Case(spec, 1, max(1, width - 1), depth, 1, apart=apart).check(nest(spec))
+        Case(spec, 1, max(1, width - 1), depth, 1, staggered=staggered).check(nest(spec))
 
 
-@apart
+@both_ways
 @pytest.mark.parametrize("spec", COMPILED)
-def test_depth_blocks_of_the_element_type(spec: GemmSpec, *, apart: bool) -> None:
+def test_depth_blocks_of_the_element_type(spec: GemmSpec, *, staggered: bool) -> None:
     """The block that is released, long enough for every group to be under way at once."""
     block, mr = spec.element.depth_block, spec.tile.mr
-    case = Case(spec, mr, spec.nr // spec.components, 0, mr, apart=apart)
+    case = Case(spec, mr, spec.nr // spec.components, 0, mr, staggered=staggered)
     for depth in (block, block + 1, 2 * block + 3, 5 * block - 1):
         replace(case, k=depth).check(nest(spec), machine_only=True)
 
 
-@apart
+@both_ways
 @pytest.mark.parametrize("spec", COMPILED)
-def test_two_threads(spec: GemmSpec, *, apart: bool) -> None:
+def test_two_threads(spec: GemmSpec, *, staggered: bool) -> None:
     width = spec.nr // spec.components
-    case = Case(spec, 1, 7 * width + 1, 70, 1, panels=1, threads=2, apart=apart)
+    case = Case(spec, 1, 7 * width + 1, 70, 1, panels=1, threads=2, staggered=staggered)
     case.check_threads(nest(spec))

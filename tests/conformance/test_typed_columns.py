@@ -64,7 +64,7 @@ INTEGERS = _params(
     (I8, I8, I8, EXACT[2]), (U8, U8, U8, EXACT[2]), (I16, I16, I32, PLAIN), (I16, I16, I16, FULL),
     (I8, I64, I64, PLAIN),
 )  # fmt: skip
-apart = pytest.mark.parametrize("apart", [False, True], ids=["in step", "apart"])
+apart = pytest.mark.parametrize("staggered", [False, True], ids=["in step", "staggered"])
 
 
 def _numbers(spec: GemmSpec) -> int:
@@ -80,7 +80,7 @@ def test_depths_and_columns(spec: GemmSpec) -> None:
     widths = [spec.nr, 1, lanes - 1, lanes + 1, spec.nr - 1, 2]
     for i, depth in enumerate(d for d in depths if d > 0):
         rows, cols = 1 + i % mr, max(1, widths[i % len(widths)])
-        case = TypedCase(spec, rows, cols, depth, layout_b="cols", apart=bool(i % 2))
+        case = TypedCase(spec, rows, cols, depth, layout_b="cols", staggered=bool(i % 2))
         case.check(nest(spec))
     for rows in range(1, mr + 1):
         TypedCase(spec, rows, 3, lanes * per + 1, layout_b="cols").check(nest(spec))
@@ -97,16 +97,18 @@ def test_nest(spec: GemmSpec) -> None:
         replace(edge, m=2, n=2, layout_a="both", swap="a", row_tiles=2),
         replace(edge, m=2, n=3, direct=False, layout_d="cols", swap="acdv"),
     )):  # fmt: skip
-        replace(case, apart=bool(number % 2)).check(nest(spec))
+        replace(case, staggered=bool(number % 2)).check(nest(spec))
 
 
 @apart
 @pytest.mark.parametrize("spec", [p for p in HALVES if compiles(p.values[0])])
-def test_depth_blocks(spec: GemmSpec, *, apart: bool) -> None:
+def test_depth_blocks(spec: GemmSpec, *, staggered: bool) -> None:
     """Chains end where a depth block does, in a vector, between two, and amid what is left."""
     block, per = spec.element.depth_block, _numbers(spec)
     for depth in (block - 1, block, block + 1, 2 * block + per + 1, 9 * block - 1):
-        case = TypedCase(spec, 1 + depth % 2, spec.nr - 1, depth, layout_b="cols", apart=apart)
+        case = TypedCase(
+            spec, 1 + depth % 2, spec.nr - 1, depth, layout_b="cols", staggered=staggered
+        )
         case.check(nest(spec), machine_only=True)
 
 

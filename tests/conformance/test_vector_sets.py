@@ -120,7 +120,7 @@ def test_rows_that_are_no_tile_are_not_streamed(isa: Isa) -> None:
 def test_columns_walk_apart(isa: Isa, number: Any) -> None:
     for spec in _specs(isa, number, BSource.COLUMNS):
         width = spec.nr // spec.components
-        Case(spec, spec.tile.mr, width - 1, 3 * spec.lanes, spec.tile.mr, apart=True).check(
+        Case(spec, spec.tile.mr, width - 1, 3 * spec.lanes, spec.tile.mr, staggered=True).check(
             nest(spec)
         )
 

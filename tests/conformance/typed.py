@@ -132,7 +132,7 @@ class TypedCase:
     one_zero: bool = False
     """One zero point for all rows; else one each."""
     one_scale: bool = False
-    apart: bool = False
+    staggered: bool = False
     """Columns transposed in registers lag behind each other."""
     strided: bool = False
     """A is read where it lies, by its own strides."""
@@ -265,7 +265,7 @@ class TypedCase:
             "depth_per_slice": max(words, 1), "slices": 1, "depth_step": max(words, 1),
             "cols_per_block": block * spec.nr, "blocks": -(-all_panels // block),
             "pack_chunks": block if packs else 0, "pack_cols": spec.nr, "direct": int(self.direct),
-            "row_streaming": int(self.sweep), "staggered": int(self.apart),
+            "row_streaming": int(self.sweep), "staggered": int(self.staggered),
             "round_blocks": 0, "copied_rows": 0,
             **{f"swap_{name}": int(letter in self.swap) for name, letter in
                (("a", "a"), ("b", "b"), ("c", "c"), ("d", "d"), ("bias", "v"))},

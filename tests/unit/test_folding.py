@@ -104,7 +104,7 @@ def test_numbers_of_their_own_keep_products_apart() -> None:
             ((replace(outer, **{field: 4}), inner), (6, 7)),
             ((outer, replace(inner, **{field: 4})), (6, 7)),
         ):
-            got = fold(replace(plain, axes=given, apart="rc"))
+            got = fold(replace(plain, axes=given, unfolded="rc"))
             assert sizes(got) == (3, 4, want)
             assert offsets(got) == offsets(replace(plain, axes=given))
 

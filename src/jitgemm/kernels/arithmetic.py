@@ -83,7 +83,7 @@ class Arithmetic:
     flip: bool = False
     """A's numbers are moved by half their range, to the other signedness."""
     stored: ElementType | None = None
-    """A number in a micropanel in memory, if a micropanel is widened before many rows meet it."""
+    """A number in a micropanel in memory, if it is upconverted before many rows meet it."""
     tiles: bool = False
     """``accumulate`` is an operation of a matrix unit, on tiles of k-groups."""
 
@@ -131,14 +131,14 @@ class Arithmetic:
 
     @property
     def for_many_rows(self) -> Arithmetic:
-        """The same with halves of B widened once per micropanel, not once per microtile."""
+        """The same with halves of B upconverted once per micropanel, not once per microtile."""
         if self.group > 1 or not self.b_element.format:
             return self
         return replace(self, b_element=self.a_element, stored=self.b_element)
 
     @property
     def for_few_rows(self) -> Arithmetic:
-        """The same with halves of B widened while they are read."""
+        """The same with halves of B upconverted while they are read."""
         return self if self.stored is None else replace(self, b_element=self.stored, stored=None)
 
     def __str__(self) -> str:

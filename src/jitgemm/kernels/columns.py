@@ -1,4 +1,4 @@
-"""Few rows times a B whose columns are contiguous: B is turned in registers while it is read.
+"""Few rows times a B whose columns are contiguous: B is transposed in registers.
 
 A column of such a B runs along the depth.  A block of as many depth steps as a group has columns is
 loaded a column at a time and transposed in registers; then its depth steps are ordinary vectors of
@@ -13,12 +13,12 @@ used up at once, and half the shuffles do.
 No vector lies in two lines, if all columns agree on where lines begin: a line that is met twice may
 have been pushed out in between.
 
-An operand beyond the caches is walked *apart*: in several groups of columns that lag behind each
+An operand beyond the caches is walked *staggered*: in groups of columns that lag behind each
 other, together once through the sets of L1.  Columns a multiple of that apart share one set (and,
 on pages of that size, end their pages together); with a lag the lines of a moment lie in different
 sets, so that lines can be fetched into L1 ahead of their use.  (4096 x 4096 floats, one thread,
-Zen 5, 2026-11-30: 30 GB/s in step, 25 apart without fetching ahead, 42 with it.  1024 x 1024, from
-L3: 62 in step, 53 apart.)
+Zen 5, 2026-11-30: 30 GB/s in step, 25 staggered without fetching ahead, 42 with it.  1024 x 1024,
+from L3: 62 in step, 53 staggered.)
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ _WORD = 8
 _SET_PERIOD = 4096
 # Bytes of the narrowest vector register there is.
 _NARROWEST = 16
-# Groups of a panel apart: few enough columns each (8 floats, 4 doubles with 512 bits) for one set
-# of L1.  4096 x 4096 doubles with two groups of eight: 34 GB/s, with four of four 35 to 37.
+# Groups of a staggered panel: few enough columns each (8 floats, 4 doubles with 512 bits) for one
+# set of L1.  4096 x 4096 doubles with two groups of eight: 34 GB/s, with four of four 35 to 37.
 _GROUPS = 4
-# How far ahead groups apart fetch: 256 and 512 measured alike, 1024 a quarter slower.
+# How far ahead staggered groups fetch: 256 and 512 measured alike, 1024 a quarter slower.
 _AHEAD = 512
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """A panel in groups: a vector of columns each, or what may go apart."""
+    """A panel in groups: a vector of columns each, or what may be staggered."""
 
     spec: GemmSpec
-    apart: bool
+    staggered: bool
 
     @property
     def lanes(self) -> int:
         """Reals in a vector of a group."""
         spec, lanes = self.spec, self.spec.lanes
-        # Narrower vectors would be widened with lanes whose contents, and flags, are anybody's.
+        # Narrower vectors would be filled up with lanes whose contents, and flags, are anybody's.
         least = max(2 * spec.components, _NARROWEST // spec.element.bytes)
-        while self.apart and spec.nr // lanes < _GROUPS and lanes > least:
+        while self.staggered and spec.nr // lanes < _GROUPS and lanes > least:
             lanes //= 2
         return lanes
 
@@ -94,7 +94,7 @@ class _Sizes:
 
     def lag(self, group: int) -> int:
         """Blocks by which a group is behind the first one."""
-        return group * (_SET_PERIOD // self.groups // self.block_bytes) if self.apart else 0
+        return group * (_SET_PERIOD // self.groups // self.block_bytes) if self.staggered else 0
 
 
 class _Panel:
@@ -135,7 +135,7 @@ class _Panel:
         loaded = []
         for c in range(sizes.columns):
             offset = k.load_int(self.offsets + (group * sizes.columns + c) * _WORD)
-            if sizes.apart and mask is None:
+            if sizes.staggered and mask is None:
                 k.prefetch(at + offset + _AHEAD)
             loaded.append(k.load(at + offset, sizes.unit, sizes.lanes, mask))
         return transpose(k, loaded, spec.components)
@@ -243,12 +243,12 @@ class _Panel:
             conclude(k, spec, (self.job, self.tile), sums, None if full else cols)
 
 
-def column_tile(spec: GemmSpec, rows: int, *, apart: bool) -> Function:
+def column_tile(spec: GemmSpec, rows: int, *, staggered: bool) -> Function:
     """``rows`` rows of A times a panel of columns, from the first to the last depth step.
 
     There is at least one.  Rounding contract: as that of ``kernels.micro``.
     """
-    sizes = _Sizes(spec, apart)
+    sizes = _Sizes(spec, staggered)
     per, block = sizes.columns, spec.element.depth_block // sizes.numbers
 
     def body(k: Kernel, job_at: Ptr, tile_at: Ptr, a: Ptr, b: Ptr, depth: Int) -> None:
@@ -289,5 +289,5 @@ def column_tile(spec: GemmSpec, rows: int, *, apart: bool) -> Function:
                     panel.rest(at(units), depth - units * sizes.numbers, group)
         panel.finish()
 
-    name = f"{spec.symbol}_columns_{'apart_' * apart}{rows}"
+    name = f"{spec.symbol}_columns_{'staggered_' * staggered}{rows}"
     return Function(name, parameters("job* tile* a* b* depth"), body)

@@ -55,11 +55,11 @@ class _Lanes:
         k, spec = self.k, self.spec
         sides = (a, spec.types.a), (b, stored_b(spec))
         lanes = spec.lanes
-        turned = [i ^ 1 for i in range(lanes)]
+        exchanged = [i ^ 1 for i in range(lanes)]
         for v in range(len(self.sums[0])):
             x, y = (self._load(p, stored, v, count) for p, stored in sides)
             for part, cells in enumerate(self.sums):
-                other = k.shuffle(y, y, turned) if part else y
+                other = k.shuffle(y, y, exchanged) if part else y
                 cells[v].value = k.op("madd", x, other, cells[v].value)
 
     def _load(self, at: Ptr, stored: ElementType, v: int, count: Int | None) -> Vec:

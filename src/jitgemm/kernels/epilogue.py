@@ -51,7 +51,7 @@ def _pair(k: Kernel, spec: GemmSpec, at: Ptr, lanes: int = 0) -> Vec:
     return k.shuffle(two, two, [0, 1] * ((lanes or spec.lanes) // 2))
 
 
-def _turned(k: Kernel, x: Vec) -> Vec:
+def _exchanged(k: Kernel, x: Vec) -> Vec:
     """Real and imaginary parts exchanged."""
     return k.shuffle(x, x, [i ^ 1 for i in range(x.lanes)])
 
@@ -61,15 +61,15 @@ class Combination:
 
     def __init__(self, k: Kernel, spec: GemmSpec, job: View, lanes: int = 0) -> None:
         self.k = k
-        self.keep, self.turn = (
+        self.real_signs, self.imaginary_signs = (
             _pair(k, spec, job.at(name), lanes) for name in ("sign_real", "sign_imag")
         )
 
     def of(self, real: Vec, imaginary: Vec) -> Vec:
         """``(rr, ri)`` and ``(ir, ii)`` combined."""
         # Products with signs are exact: the multiply-add is one rounded addition.
-        kept = self.k.op("mul", self.keep, real)
-        return self.k.op("madd", self.turn, _turned(self.k, imaginary), kept)
+        kept = self.k.op("mul", self.real_signs, real)
+        return self.k.op("madd", self.imaginary_signs, _exchanged(self.k, imaginary), kept)
 
 
 def _combine(k: Kernel, spec: GemmSpec, job: View, sums: Sums) -> Sums:
@@ -94,14 +94,14 @@ class _Scalar:
         else:
             self.straight = _pair(k, spec, job.at(name))
 
-    def turn(self, cells: list[tuple[Var[Vec], Vec]]) -> None:
+    def add_imaginary(self, cells: list[tuple[Var[Vec], Vec]]) -> None:
         """Add the products of the imaginary part, if there is one: 0 times infinity is NaN."""
         if self.spec.components == 1:
             return
         for _ in self.k.when(self.job.int(f"complex_{self.name}").equals(1)):
-            turn = _pair(self.k, self.spec, self.job.at(f"{self.name}_imag"))
+            factor = _pair(self.k, self.spec, self.job.at(f"{self.name}_imag"))
             for cell, x in cells:
-                cell.value = self.k.op("madd", turn, _turned(self.k, x), cell.value)
+                cell.value = self.k.op("madd", factor, _exchanged(self.k, x), cell.value)
 
 
 def finish(
@@ -208,7 +208,7 @@ def _apply(
             c = _read(k, spec, source[i] + j * lanes * kind.bytes, kind, masks[j])
             cell.value = k.op("madd", beta.straight, c, cell.value)
             read.append((cell, c))
-        beta.turn(read)
+        beta.add_imaginary(read)
     _add_bias(k, spec, tile, sums, masks)
     if epilogue.program is not None and epilogue.program.cheap:
         _each(k, spec, records, (epilogue.program, sums), masks)
@@ -240,7 +240,7 @@ def _multiply(k: Kernel, spec: GemmSpec, job: View, sums: Sums) -> None:
     before = [(cell, cell.value) for cell in sums.values()]
     for cell in sums.values():
         cell.value = k.op("mul", alpha.straight, cell.value)
-    alpha.turn(before)
+    alpha.add_imaginary(before)
 
 
 def _read(k: Kernel, spec: GemmSpec, at: Ptr, kind: ElementType, mask: Mask | None) -> Vec:

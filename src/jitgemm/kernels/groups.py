@@ -252,7 +252,7 @@ def upconvert_panel(spec: GemmSpec) -> Function:
                 x = k.load(line + v * lanes * kept.bytes, kept, lanes)
                 k.store(to + v * lanes * how.b_element.bytes, k.convert(x, how.b_element))
 
-    return Function(f"{spec.symbol}_widen", parameters("source* target* depth"), body)
+    return Function(f"{spec.symbol}_upconvert", parameters("source* target* depth"), body)
 
 
 # -- A -----------------------------------------------------------------------------------------

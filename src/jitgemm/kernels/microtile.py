@@ -132,7 +132,7 @@ def _down_columns(
             k.call(walk, job.ptr, tile.ptr, a, b, p1 - p0)
             continue
         for staggered in k.branches(job.int("staggered").equals(1)):
-            walk = column_tile(spec, number % PANELS, apart=staggered)
+            walk = column_tile(spec, number % PANELS, staggered=staggered)
             k.call(walk, job.ptr, tile.ptr, a, b, p1 - p0)
 
 

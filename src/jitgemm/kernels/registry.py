@@ -115,7 +115,7 @@ def tile_for(element: ElementType, isa: Isa, components: int = 1) -> Tile:
 
 
 def columns_tile(tile: Tile, isa: Isa, components: int) -> Tile:
-    """The tile for a B turned in registers: a block of B and the sums must fit together."""
+    """The tile for a B transposed in registers: a block of B and the sums must fit together."""
     # A block of f32 is as many registers as a vector has lanes: half of the file, at most.
     rows = min(tile.mr, max(1, isa.vector_registers // (8 * components)))
     return Tile(mr=rows, nr_regs=tile.nr_regs, groups=((1, rows),))

@@ -270,7 +270,7 @@ class GemmSpec:
         if self.arithmetic.stored is not None:
             names.append("wide")
         elif types.b.format and not self.panel_element.format:
-            names.append("widened")
+            names.append("upconverted")
         return "_".join(names)
 
     @property
@@ -336,7 +336,7 @@ class GemmSpec:
 
     @property
     def upconverts_panels(self) -> bool:
-        """Whether micropanels are widened into scratch before microtiles meet them."""
+        """Whether micropanels are upconverted into scratch before microtiles meet them."""
         return self.arithmetic.stored is not None
 
     @property

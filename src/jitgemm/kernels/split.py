@@ -2,7 +2,7 @@
 
 ``X.T @ X`` with a million rows has no more than a few tiles of result to hand out, and walking one
 tile at a time down all of ``k`` reads X from memory once per tile.  Here a ticket is a range of
-depth: for every depth block the sums of the whole result are stored apart, and tickets of a second
+depth: for every depth block the sums of the whole result are stored, and tickets of a second
 kind add them, block after block in ascending order.  So the bits are those of every other route.
 Rounds bound the memory block sums take.
 

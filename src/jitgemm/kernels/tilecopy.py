@@ -62,16 +62,16 @@ def _plain(
         if n == 1:
             _one_by_one(k, element, source, target, shape, unit)
             continue
-        turned_in = src_row.equals(size) & dst_col.equals(size)
-        turned_out = src_col.equals(size) & dst_row.equals(size)
+        transposed_in = src_row.equals(size) & dst_col.equals(size)
+        transposed_out = src_col.equals(size) & dst_row.equals(size)
         enough = (rows >= n) & (cols >= n)
-        for blocks in k.branches((turned_in | turned_out) & enough):
+        for blocks in k.branches((transposed_in | transposed_out) & enough):
             if blocks:
                 # Lines are the source's contiguous ones; step leads to the target's.
-                count = k.select(turned_out, rows, cols)
-                depth = k.select(turned_out, cols, rows)
-                line = k.select(turned_out, src_row, src_col)
-                step = k.select(turned_out, dst_col, dst_row)
+                count = k.select(transposed_out, rows, cols)
+                depth = k.select(transposed_out, cols, rows)
+                line = k.select(transposed_out, src_row, src_col)
+                step = k.select(transposed_out, dst_col, dst_row)
                 _across(k, element, (src, line), (dst, step), (count, depth), (lanes, unit))
             else:
                 _one_by_one(k, element, source, target, shape, unit)

@@ -118,7 +118,7 @@ class CallSpec:
         """Whether all operands hold numbers of the sums' type."""
         return self.types.plain(self.sums)
 
-    def _apart(self) -> str:
+    def _unfolded(self) -> str:
         """What may not be folded into rows and columns: ``r``, ``c``, both or neither.
 
         A traced function sees indices within its own product, and a dot product has an order of
@@ -148,7 +148,7 @@ class CallSpec:
             for count, at, still in ((m, -2, "b"), (n, -1, "a"))
         ]
         packed = next((name for name, x in known.items() if x.packed), "")
-        stack = fold(Stack(sides[0], sides[1], axes, packed, apart=self._apart()))
+        stack = fold(Stack(sides[0], sides[1], axes, packed, unfolded=self._unfolded()))
         return self._item(stack), stack
 
     @staticmethod

@@ -72,7 +72,7 @@ class Stack:
     """The operand (``a`` or ``b``) that is prepacked, which fixes its rows or columns."""
     notes: tuple[str, ...] = ()
     """What folding did, in words."""
-    apart: str = ""
+    unfolded: str = ""
     """``r``, ``c``: batch axes may not become rows, or columns."""
 
     @property
@@ -124,15 +124,15 @@ def fold(stack: Stack) -> Stack:
     axes = _merged([x for x in stack.axes if x.count != 1])
     notes = []
     before = rows.count
-    if stack.packed != "a" and "r" not in stack.apart:
+    if stack.packed != "a" and "r" not in stack.unfolded:
         rows, axes = _grown(rows, axes, "b")
     if rows.count != before:
         notes.append(f"B does not vary: {rows.count // before} batch items become rows")
     before = cols.count
-    if stack.packed != "b" and "c" not in stack.apart:
+    if stack.packed != "b" and "c" not in stack.unfolded:
         cols, axes = _grown(cols, axes, "a")
     if cols.count != before:
         notes.append(f"A does not vary: {cols.count // before} batch items become columns")
     left = " x ".join(str(x.count) for x in axes)
     notes.append(f"batch axes {left} remain" if axes else "no batch axis remains")
-    return Stack(rows, cols, tuple(axes), stack.packed, tuple(notes), stack.apart)
+    return Stack(rows, cols, tuple(axes), stack.packed, tuple(notes), stack.unfolded)
