@@ -170,7 +170,8 @@ def sum_type(types: OperandTypes) -> ElementType:
     Integers add up in 32 bits, or in 64 if the result has more than 32; halves in f32.  8-bit
     integers whose result is a float add up in 32 bits.
     """
-    if types.a.integral and types.b.integral and not types.out.integral:
+    bytes_ = types.a.bits == types.b.bits == 8 and types.a.integral and types.b.integral
+    if bytes_ and not types.out.integral:
         return I32
     if types.out.integral:
         return I64 if types.out.bits == 64 else I32
