@@ -246,7 +246,8 @@ def test_the_same_micropanels_serve_both_kinds_of_kernel() -> None:
         tiles, vectors = (typed_spec(AVX512_AMX, types, vectors=v) for v in (False, True))
         assert (tiles.tiles, vectors.tiles) == (True, False)
         shared: list[Callable[[GemmSpec], Any]] = [
-            lambda s: s.nr, lambda s: s.panel_row, lambda s: s.packed, lambda s: s.panel_bytes(5),
+            lambda s: s.nr, lambda s: s.panel_row, lambda s: s.panel_element,
+            lambda s: s.panel_bytes(5),
         ]  # fmt: skip
         for of in shared:
             assert of(tiles) == of(vectors)

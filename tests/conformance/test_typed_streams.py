@@ -62,4 +62,4 @@ def test_windows_and_depth_blocks(spec: GemmSpec) -> None:
 def test_every_kind_is_met() -> None:
     specs = [p.values[0] for p in SPECS]
     assert {s.spills_to_buffer for s in specs} == {True, False}
-    assert {s.packed for s in specs} >= {F16, BF16, F32}
+    assert {s.panel_element for s in specs} >= {F16, BF16, F32}
