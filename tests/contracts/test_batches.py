@@ -54,6 +54,7 @@ _PEAK = """
         items = list(np.ndindex(out.shape[:-2]))
         given = [[x[i] for i in items] for x in (a, b, out)]
         run = lambda: jitgemm.gemm_batched(given[0], given[1], out=given[2], threads=2)
+        jitgemm.gemm_batched(*(x[:3] for x in given[:2]), out=given[2][:3], threads=2)
     else:
         run = lambda: jitgemm.gemm(a, b, out=out, threads=2)
     # Compile what will be needed: few rows, and many.
