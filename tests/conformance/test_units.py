@@ -402,3 +402,41 @@ PROGRAM = """
 def test_a_process_that_adds_a_unit_and_pins_it(name: str) -> None:
     """Generated code, and every access checked: whole products from Python."""
     assert run_python(PROGRAM, name, JITGEMM_ISA=name).stdout.split() == [name]
+
+
+_SCALED = """
+import itertools
+from dataclasses import replace
+import ml_dtypes
+import numpy as np
+from jitgemm.isa.tables import AVX512_AMX, register
+from jitgemm.isa.types import F32, F64, I32, I64
+from jitgemm.kernels import registry
+mine = replace(AVX512_AMX, name="checked_amx", interpreted=True, requires=frozenset(),
+               unit=replace(AVX512_AMX.unit, permit=None))
+register(mine)
+for element in (F32, F64, I32, I64):
+    registry.register(element, mine, registry.tile_for(element, AVX512_AMX))
+import jitgemm
+rng, (m, k, n) = np.random.default_rng(0), (18, 70, 40)
+for left, right in itertools.product((np.int8, np.uint8), repeat=2):
+    a, b = (rng.integers(np.iinfo(t).min, np.iinfo(t).max + 1, shape).astype(t)
+            for t, shape in ((left, (m, k)), (right, (k, n))))
+    rows, columns, y = (rng.random(shape, np.float32) for shape in ((m, 1), (n,), (m, n)))
+    packed = jitgemm.prepack_rhs(b)
+    sums = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.float32)
+    for out in (np.float32, ml_dtypes.bfloat16):
+        options = dict(a_scale=rows, b_scale=columns, bias=columns, activation="relu",
+                       post_ops=[("mul", y)], out_dtype=out)
+        got = jitgemm.gemm(a, packed, **options)
+        want = (np.maximum(sums * rows * columns + columns, 0) * y).astype(out)
+        assert got.dtype == want.dtype and got.tobytes() == want.tobytes(), (left, right, out)
+        assert jitgemm.plan(a, packed, **options).executable.plan.spec.tiles
+print("equal")
+"""
+
+
+def test_sums_of_a_unit_are_scaled_to_floats() -> None:
+    """As those of vectors: the unit's sums go through the same epilogue, every access checked."""
+    done = run_python(_SCALED, JITGEMM_ISA="checked_amx")
+    assert done.stdout.split() == ["equal"], done.stderr
