@@ -166,8 +166,12 @@ def _every_target() -> None:
 def _machine_of(target: Target) -> Any:
     if target.triple.split("-", 1)[0] != host().arch:
         _every_target()
-    return llvm().Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="default"
+    return (
+        llvm()
+        .Target.from_triple(target.triple)
+        .create_target_machine(
+            cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="default"
+        )
     )
 
 
