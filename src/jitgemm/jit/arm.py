@@ -7,24 +7,16 @@ SME nor ``i8mm``, ``bf16``, ``dotprod`` and ``fullfp16``.
 from __future__ import annotations
 
 import ctypes
-import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jitgemm.isa import sysctl
+from jitgemm.isa import lengths, sysctl
 
-__all__ = [
-    "FEATURES", "Feature", "darwin_features", "darwin_vector_bytes", "features", "linux_features",
-    "linux_vector_bytes", "vector_bytes",
-]  # fmt: skip
+__all__ = ["FEATURES", "Feature", "darwin_features", "features", "linux_features", "vector_bytes"]
 
-# getauxval's keys, and prctl's options with what of their answers is a length
-# (Linux, include/uapi/linux/auxvec.h and prctl.h).
+# getauxval's keys (Linux, include/uapi/linux/auxvec.h).
 _HWCAP, _HWCAP2 = 16, 26
-_SVE_GET_VL, _SME_GET_VL, _LENGTH = 51, 64, 0xFFFF
-# A length is a whole number of 128 bits, up to 2048.
-_STEP, _MOST = 16, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,48 +64,23 @@ FEATURES = (
 _ALWAYS = frozenset({"fp-armv8", "neon"})
 
 
-def _of_length(found: Feature, lengths: tuple[int, int]) -> bool:
+def _of_length(found: Feature, bits: tuple[int, int]) -> bool:
     """Whether vectors of this extension have a length: without one no code can be generated."""
-    return not found.vectors or lengths[found.vectors == "sme"] > 0
+    return not found.vectors or bits[found.vectors == "sme"] > 0
 
 
-def linux_features(hwcap: int, hwcap2: int, lengths: tuple[int, int]) -> frozenset[str]:
+def linux_features(hwcap: int, hwcap2: int, bits: tuple[int, int]) -> frozenset[str]:
     """The extensions that two words of Linux name, as LLVM calls them.
 
     Args:
         hwcap: ``AT_HWCAP``.
         hwcap2: ``AT_HWCAP2``.
-        lengths: bytes of a vector, of a streaming one; 0: the system does not tell, as sandboxes
-            do that know no ``prctl``.  Extensions whose vectors have no length are left out.
+        bits: of a vector and of a streaming one (``isa.lengths``); 0: the system does not tell, as
+            sandboxes do not that know no ``prctl``.  Extensions whose vectors have no length are
+            left out.
     """
     words = {_HWCAP: hwcap, _HWCAP2: hwcap2}
-    return frozenset(
-        x.name for x in FEATURES if words[x.word] >> x.bit & 1 and _of_length(x, lengths)
-    )
-
-
-def linux_vector_bytes(ask: Callable[[int], int]) -> tuple[int, int]:
-    """Bytes of a vector and of a streaming vector; 0 of what is not there.
-
-    Args:
-        ask: ``prctl`` with one argument; negative where it refuses.
-    """
-
-    def length(option: int) -> int:
-        answer = ask(option)
-        found = answer & _LENGTH if answer >= 0 else 0
-        return found if found <= _MOST and found % _STEP == 0 else 0
-
-    return length(_SVE_GET_VL), length(_SME_GET_VL)
-
-
-def darwin_vector_bytes(ask: Callable[[str], int | None]) -> tuple[int, int]:
-    """As :func:`linux_vector_bytes` on macOS, whose processors have streaming vectors only.
-
-    Never run on a Mac.
-    """
-    found = ask("hw.optional.arm.sme_max_svl_b") or 0
-    return 0, found if 0 <= found <= _MOST and found % _STEP == 0 else 0
+    return frozenset(x.name for x in FEATURES if words[x.word] >> x.bit & 1 and _of_length(x, bits))
 
 
 def darwin_features(ask: Callable[[str], int | None]) -> frozenset[str]:
@@ -122,40 +89,21 @@ def darwin_features(ask: Callable[[str], int | None]) -> frozenset[str]:
     Args:
         ask: a number by its name, ``None`` where there is none (:func:`jitgemm.isa.sysctl.number`).
     """
-    lengths = darwin_vector_bytes(ask)
+    bits = lengths.darwin_bits(ask)
     named = frozenset(
         x.name
         for x in FEATURES
-        if x.sysctl and ask(f"hw.optional.{x.sysctl}") and _of_length(x, lengths)
+        if x.sysctl and ask(f"hw.optional.{x.sysctl}") and _of_length(x, bits)
     )
     return named | _ALWAYS
-
-
-def _here() -> bool:
-    """Whether this is a process of AArch64: elsewhere the same words mean something else."""
-    # A process of 64 bits with the personality of 32 ones is told "armv8l".
-    return platform.machine().lower().startswith(("aarch64", "arm")) and sys.maxsize > 1 << 32
-
-
-def _prctl(option: int) -> int:
-    call = ctypes.CDLL(None).prctl
-    call.restype = ctypes.c_int
-    return int(call(ctypes.c_int(option), *(ctypes.c_ulong(0) for _ in range(4))))
 
 
 def vector_bytes() -> tuple[int, int]:
     """Bytes of an SVE vector and of a streaming one, as this process has them; 0: there are none.
 
-    They are an attribute of threads, which new ones inherit: a fork keeps them, a program that is
-    executed may have others.  So nothing may keep them longer than a process lasts.
+    ``isa.lengths`` asks for them.
     """
-    if not _here():
-        return 0, 0
-    if sys.platform == "darwin":
-        return darwin_vector_bytes(sysctl.number)
-    if sys.platform.startswith("linux"):
-        return linux_vector_bytes(_prctl)
-    return 0, 0
+    return lengths.sve_bits() // 8, lengths.streaming_bits() // 8
 
 
 def features() -> frozenset[str]:
@@ -163,12 +111,13 @@ def features() -> frozenset[str]:
 
     Systems that cannot be asked are taken to have what the procedure call standard demands.
     """
-    if not _here():
+    if not lengths.on_arm():
         return frozenset()
     if sys.platform == "darwin":
         return darwin_features(sysctl.number)
     if sys.platform.startswith("linux"):
         word = ctypes.CDLL(None).getauxval
         word.restype, word.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
-        return linux_features(word(_HWCAP), word(_HWCAP2), vector_bytes())
+        bits = lengths.sve_bits(), lengths.streaming_bits()
+        return linux_features(word(_HWCAP), word(_HWCAP2), bits)
     return _ALWAYS

@@ -28,8 +28,8 @@ class Core:
 
     name: str
     """What LLVM calls it."""
-    triple: str
-    """LLVM's triple of programs for it."""
+    arch: str
+    """First part of LLVM's triples of programs for it."""
     features: frozenset[str] = field(repr=False)
     """Of its extensions those that instruction sets ask for, as LLVM calls them."""
     cores: int
@@ -60,7 +60,7 @@ class Core:
         return Machine(self.l1, self.l2.share(self.l2_cores), self.l3 or self.l2, source, self.page)
 
 
-_LINUX = "aarch64-unknown-linux-gnu"
+_ARM, _X86 = "aarch64", "x86_64"
 _V8 = frozenset({"fp-armv8", "neon", "lse", "rdm", "fullfp16"})
 _DOTS = _V8 | {"dotprod"}
 _MATRICES = _DOTS | {"fp16fml", "i8mm", "bf16"}
@@ -73,14 +73,14 @@ BY_NAME: dict[str, Core] = {
     core.name: core
     for core in (
         Core(
-            "neoverse-n1", _LINUX, _DOTS, 64,
+            "neoverse-n1", _ARM, _DOTS, 64,
             Cache(64 * KIB, 64, 4), Cache(MIB, 64, 8), Cache(32 * MIB, 64, 16),
             f"Arm Neoverse N1 {_TRM} (100616): L1, L2 of up to 1 MiB; AWS Graviton2: cores, L2 "
             f"and L3 ({_ARM_PATH}); uncertain: ways of L3",
             midr=(0x41, 0xD0C),
         ),
         Core(
-            "neoverse-v1", _LINUX, _MATRICES | {"sve"}, 64,
+            "neoverse-v1", _ARM, _MATRICES | {"sve"}, 64,
             Cache(64 * KIB, 64, 4), Cache(MIB, 64, 8), Cache(32 * MIB, 64, 16),
             f"Arm Neoverse V1 {_TRM} (101427): L1, L2 of up to 1 MiB, two units of 256 bits; AWS "
             "Graviton3: cores, L2 and L3 (Arm Learning Path "
@@ -88,7 +88,7 @@ BY_NAME: dict[str, Core] = {
             sve_bits=256, midr=(0x41, 0xD40),
         ),
         Core(
-            "neoverse-n2", _LINUX, _MATRICES | {"sve", "sve2"}, 128,
+            "neoverse-n2", _ARM, _MATRICES | {"sve", "sve2"}, 128,
             Cache(64 * KIB, 64, 4), Cache(MIB, 64, 8), Cache(64 * MIB, 64, 16),
             f"Arm Neoverse N2 {_TRM} (102099): L1, L2 of up to 1 MiB, units of 128 bits; Alibaba "
             "Yitian 710: 128 cores (chipsandcheese.com, 'ARM's Neoverse N2: Cortex A710 for "
@@ -96,7 +96,7 @@ BY_NAME: dict[str, Core] = {
             sve_bits=128, midr=(0x41, 0xD49),
         ),
         Core(
-            "neoverse-v2", _LINUX, _MATRICES | {"sve", "sve2"}, 96,
+            "neoverse-v2", _ARM, _MATRICES | {"sve", "sve2"}, 96,
             Cache(64 * KIB, 64, 4), Cache(2 * MIB, 64, 8), Cache(36 * MIB, 64, 12),
             f"Arm Neoverse V2 {_TRM} (102375): L1, L2 of 1 or 2 MiB, four units of 128 bits; AWS "
             f"Graviton4: L2 and L3 ({_ARM_PATH}), 96 cores (chipsandcheese.com, 'Arm's Neoverse "
@@ -104,14 +104,14 @@ BY_NAME: dict[str, Core] = {
             sve_bits=128, midr=(0x41, 0xD4F),
         ),
         Core(
-            "a64fx", _LINUX, _V8 | {"sve"}, 48,
+            "a64fx", _ARM, _V8 | {"sve"}, 48,
             Cache(64 * KIB, 256, 4), Cache(8 * MIB, 256, 16), None,
             "Fujitsu A64FX Microarchitecture Manual 1.3 and A64FX product catalogue: four groups "
             "of 12 cores, each with its L2; no L3",
             l2_cores=12, page=65536, sve_bits=512, midr=(0x46, 0x001),
         ),
         Core(
-            "apple-m4", "arm64-apple-macosx15.0.0",
+            "apple-m4", _ARM,
             _MATRICES | {"sme", "sme2", "sme-f64f64", "sme-i16i64"}, 4,
             Cache(128 * KIB, 64, 8), Cache(16 * MIB, 128, 16), None,
             "Performance cores.  'Hello SME! Generating Fast Matrix Multiplication Kernels Using "
@@ -122,13 +122,13 @@ BY_NAME: dict[str, Core] = {
             l2_cores=4, page=16384, streaming_bits=512, midr=(0x61, 0x053),
         ),
         Core(
-            "znver5", "x86_64-unknown-linux-gnu", _AVX512 | {"avxvnni"}, 2,
+            "znver5", _X86, _AVX512 | {"avxvnni"}, 2,
             Cache(48 * KIB, 64, 12), Cache(MIB, 64, 16), Cache(32 * MIB, 64, 16),
             "benchmarks/RESULTS-zen5.md: a virtual machine of 2 cores; Software Optimization "
             "Guide for the AMD Zen5 Microarchitecture: ways",
         ),
         Core(
-            "emeraldrapids", "x86_64-unknown-linux-gnu",
+            "emeraldrapids", _X86,
             _AVX512 | {"avxvnni", "amx-tile", "amx-int8", "amx-bf16"}, 2,
             Cache(48 * KIB, 64, 12), Cache(2 * MIB, 64, 16), Cache(300 * MIB, 64, 20),
             "benchmarks/RESULTS.md: a virtual machine of 2 cores; Intel 64 and IA-32 "
