@@ -259,27 +259,12 @@ def test_without_permission_for_tiles_the_next_set_is_used(monkeypatch: pytest.M
 
 def test_features_beyond_the_host_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a set for the host itself as of one for a named processor."""
-    asked: list[tuple[str, str]] = []
-
-    class _Llvm:
-        """Answers for LLVM's binding."""
-
-        @property
-        def Target(self) -> Any:  # noqa: N802
-            return self
-
-        def from_triple(self, _: str) -> Any:
-            return self
-
-        def create_target_machine(self, cpu: str, features: str, **_: Any) -> None:
-            asked.append((cpu, features))
-
     here = target.Host("x86_64-unknown-linux-gnu", "server", frozenset({"b", "a"}), "22")
     monkeypatch.setattr(target, "host", lambda: here)
-    monkeypatch.setattr(target, "llvm", _Llvm)
+    asked = []
     for cpu, features in (("", ""), ("", "+c"), ("x86-64-v3", "+c"), ("generic", "")):
-        isa = replace(AVX512_BF16, cpu=cpu, features=features)
-        target.target_machine.__wrapped__(isa)
+        made = target.target_of(replace(AVX512_BF16, cpu=cpu, features=features))
+        asked.append((made.cpu, made.features))
     assert asked == [("server", "+a,+b"), ("server", "+a,+b,+c"), ("x86-64-v3", "+c"),
                      ("x86-64", "")]  # fmt: skip
 
