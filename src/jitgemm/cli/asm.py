@@ -61,7 +61,7 @@ def _innermost(plan: GemmPlan) -> re.Pattern[str]:
     if isinstance(route, RowStreaming):
         return re.compile(f"{symbol}_streaming_{rows}")
     if isinstance(route, Columns):
-        return re.compile(f"{symbol}_(columns_(staggered_)?|dots_){rows}")
+        return re.compile(f"{symbol}_(columns_{'staggered_' * route.staggered}|dots_){rows}")
     return re.compile(f"{symbol}_(micro_{rows}x{width}|tiles_{width})")
 
 
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     """
     where = _anywhere(options)
     if where.isa.interpreted:
-        raise IsaError(message("--isa", "an instruction set with machine code", options.isa))
+        raise IsaError(message("--isa", "one with machine code", repr(where.isa.name)))
     plan = make_plan(problem_of(options), context_of(where))
     assembly = compiler.assembly(compiler.gemm_unit(plan.spec))
     made = target_of(where.isa)
