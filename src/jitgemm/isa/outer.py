@@ -283,11 +283,10 @@ def sme(bits: int, *, wide: bool) -> OuterUnit:
         _product("mopa_bf16", (BF16, BF16, F32), "mopa.wide", bits, _bf16, "pairs, as by BFDOT"),
     ]
     if wide:
+        shorts = _integers(np.int16, np.int16)
         products += [
             _product("mopa_f64", (F64, F64, F64), "mopa", bits, _fused),
-            _product(
-                "mopa_i16", (I16, I16, I64), "smopa.wide", bits, _integers(np.int16, np.int16)
-            ),
+            _product("mopa_i16", (I16, I16, I64), "smopa.wide", bits, shorts),
         ]
     sums = (F32, F64, I32, I64)
     return OuterUnit(

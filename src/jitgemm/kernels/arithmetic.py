@@ -25,6 +25,7 @@ __all__ = [
     "OperandTypes",
     "Wanted",
     "arithmetic_for",
+    "shares_panels",
     "sum_type",
     "tiled",
 ]
@@ -211,6 +212,13 @@ def _tiled_upconverted(types: OperandTypes, isa: Isa) -> Arithmetic | None:
     # Micropanels are those of vectors, which few rows meet.
     stored = types.b if types.b.format else None
     return Arithmetic(types, element, element, accumulate=product.name, stored=stored, tiles=True)
+
+
+def shares_panels(tiles: Arithmetic, element: ElementType, isa: Isa) -> bool:
+    """Whether vectors read the micropanels that a matrix unit reads, as those of a handle must."""
+    vectors = arithmetic_for(tiles.types, element, isa)
+    mine, others = (x.for_few_rows for x in (tiles, vectors))
+    return (mine.group, mine.b_element) == (others.group, others.b_element)
 
 
 @dataclass(frozen=True, slots=True)

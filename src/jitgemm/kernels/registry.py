@@ -111,6 +111,8 @@ def _check_unit(element: ElementType, isa: Isa, unit: MatrixUnit | OuterUnit, ti
         if width % words:
             expected = f"micropanels of whole tiles of {unit.name}, {words} columns wide"
             raise ValueError(message("tile", expected, f"{width} columns"))
+        if isinstance(unit, OuterUnit):
+            continue  # others than those it shares are packed by each call
         types = OperandTypes(product.a, product.b, element, element, element, bool(product.order))
         vectors = arithmetic_for(types, element, isa)
         if (vectors.group, vectors.b_element) != (product.group, product.b):
