@@ -975,7 +975,7 @@ def check_plan(plan: GemmPlan) -> None:
         assert b.pack_cols % nr == 0
         _tiles_exactly([t.cols for t in packing], reals)
         sums = spec.tile_row if spec.sums_columns else 0
-        assert panel_stride == spec.panel_row * b.depth_per_slice + sums
+        assert panel_stride == spec.in_memory.panel_row * b.depth_per_slice + sums
         for t in packing:
             panels = -(-(t.cols[1] - t.block[0]) // nr)
             assert panels * panel_stride <= plan.workspace_b or t.cols[0] >= t.cols[1]

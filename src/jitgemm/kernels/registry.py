@@ -122,11 +122,15 @@ def tile_for(element: ElementType, isa: Isa, components: int = 1) -> Tile:
         IsaError: there is none.
     """
     try:
-        return _ROWS[element.name, isa.name, components][3]
+        _, known, _, tile = _ROWS[element.name, isa.name, components]
     except KeyError:
         kind = "complex sums" if components == 2 else "sums"
         expected = f"one with a register tile for {kind} of {element}"
         raise IsaError(message("isa", expected, repr(isa.name))) from None
+    if components == 1 and isinstance(isa.unit, OuterUnit) and isa.unit != known.unit:
+        # The set as a machine has it whose streaming vectors are of another length.
+        return _beside(isa)
+    return tile
 
 
 def columns_tile(tile: Tile, isa: Isa, components: int) -> Tile:
