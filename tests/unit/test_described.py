@@ -113,12 +113,34 @@ def test_streaming_vectors_are_as_long_as_the_machines(bits: int) -> None:
                 assert plan.spec.lanes == bits // plan.spec.element.bits
 
 
+@pytest.mark.parametrize("sve_bits, streaming_bits", [(512, 256), (512, 128), (128, 2048)])
+def test_vectors_of_both_kinds_have_lengths_of_their_own(
+    sve_bits: int, streaming_bits: int
+) -> None:
+    """Also where the streaming ones are the shorter ones."""
+    core = replace(
+        BY_NAME["neoverse-v2"], sve_bits=sve_bits, streaming_bits=streaming_bits,
+        features=BY_NAME["neoverse-v2"].features | BY_NAME["apple-m4"].features,
+    )  # fmt: skip
+    isa = of_core(core, "sve_sme_wide")
+    for types in TYPES:
+        for shape in SHAPES[4:8]:
+            plan = make_plan(_problem(shape, types, "CCC"), _context(core, 2, isa))
+            check_plan(plan)
+            assert plan.spec.nr % (streaming_bits // plan.spec.element.bits) == 0
+
+
 def test_code_for_vectors_of_another_length_is_other_code() -> None:
     """In memory and in the cache folder, which machines may share."""
     cores = [BY_NAME[x] for x in ("neoverse-n2", "neoverse-v1", "a64fx")]
     specs = [make_plan(_problem((99, 99, 99), TYPES[0], "CCC"), _context(x, 1)).spec for x in cores]
     assert [x.isa.name for x in specs] == ["sve"] * 3
-    assert len({gemm_unit(x).key for x in specs}) == len({x.symbol for x in specs}) == 3
+    m4 = BY_NAME["apple-m4"]
+    specs += [
+        make_plan(_problem((99, 99, 99), TYPES[0], "CCC"), _context(core, 1)).spec
+        for core in (m4, replace(m4, streaming_bits=128))
+    ]
+    assert len({gemm_unit(x).key for x in specs}) == len({x.symbol for x in specs}) == 5
 
 
 # -- blocking -------------------------------------------------------------------------------------
