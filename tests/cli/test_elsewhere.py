@@ -77,7 +77,7 @@ def test_a_plan_for_a_described_machine(name: str, capsys: pytest.CaptureFixture
 def test_vectors_are_as_long_as_the_machines(capsys: pytest.CaptureFixture[str]) -> None:
     for name, lanes in (("neoverse-n2", 4), ("neoverse-v1", 8), ("a64fx", 16)):
         out = _printed(capsys, "explain", *SMALL, "--machine", name)
-        assert "__sve_" in out
+        assert re.search(r"__sve\w*_", out)
         assert f"vectors of {lanes}," in out
 
 

@@ -993,7 +993,9 @@ def check_plan(plan: GemmPlan) -> None:
         tiles = -(-min(b.rows_per_chunk, p.m) // b.tile_rows)
         rows = tiles * b.tile_rows if a.pack_a is PackA.PANELS else min(b.rows_per_chunk, p.m)
         assert a.pack_a_width * spec.element.bytes == max(a.a_row, a.a_col)
-        per_row = b.depth_per_slice * size if a.pack_a is PackA.PANELS else a.a_row
+        # The sums of rows lie behind them.
+        steps = b.depth_per_slice + spec.sums_columns
+        per_row = steps * size if a.pack_a is PackA.PANELS else a.a_row
         assert rows * per_row <= plan.workspace_a_stride
         assert a.a_tile == b.tile_rows * per_row
         assert plan.workspace_a_stride % 64 == 0
