@@ -265,7 +265,9 @@ _HERE = sve_bits() or _ELSEWHERE
 SVE, SVE_BF16, SVE2_BF16 = sve(_HERE), sve_bf16(_HERE), sve2_bf16(_HERE)
 # Beside the unit vectors of either kind: some machines have streaming SVE only.
 _STREAMING = streaming_bits() or 2 * _ELSEWHERE
-SVE_SME_WIDE, SVE_SME = (with_sme(SVE2_BF16, _STREAMING, x) for x in ("sve_sme_wide", "sve_sme"))
+# A micropanel is at least a vector, and at most as wide as all of the unit's tiles of f32.
+_BESIDE = SVE2_BF16 if _HERE <= 4 * _STREAMING else NEON_BF16
+SVE_SME_WIDE, SVE_SME = (with_sme(_BESIDE, _STREAMING, x) for x in ("sve_sme_wide", "sve_sme"))
 SME_WIDE, SME = (with_sme(NEON_BF16, _STREAMING, x) for x in ("sme_wide", "sme"))
 PORTABLE = Isa("portable", 128, 16, TWO_ROUNDING_OPS, fused=False, cpu="generic")
 # The checking interpreter, pinned like any other set: slow, but every access is checked.

@@ -134,11 +134,15 @@ def tile_for(element: ElementType, isa: Isa, components: int = 1) -> Tile:
         IsaError: there is none.
     """
     try:
-        return _ROWS[element.name, isa.name, components][3]
+        _, known, _, tile = _ROWS[element.name, isa.name, components]
     except KeyError:
         kind = "complex sums" if components == 2 else "sums"
         expected = f"one with a register tile for {kind} of {element}"
         raise IsaError(message("isa", expected, repr(isa.name))) from None
+    if components == 1 and isinstance(isa.unit, OuterUnit) and isa.unit != known.unit:
+        # The set as a machine has it whose streaming vectors are of another length.
+        return _beside(isa)
+    return tile
 
 
 def columns_tile(tile: Tile, isa: Isa, components: int) -> Tile:
@@ -190,11 +194,11 @@ def slim_tile(tile: Tile) -> Tile:
 def _beside(isa: Isa) -> Tile:
     """The vector tile beside a unit of outer products: micropanels two of its tiles wide.
 
-    One where two are more vectors than there are registers for.
+    One where two are more vectors than there are registers for; more where a vector is wider.
     """
     assert isinstance(isa.unit, OuterUnit)
-    vectors = 8 * isa.unit.row_bytes // isa.vector_bits
-    columns = 2 * vectors if 2 * vectors <= isa.vector_registers // 2 else vectors
+    columns = max(1, 2 * 8 * isa.unit.row_bytes // isa.vector_bits)
+    columns //= 1 + (columns > isa.vector_registers // 2)
     budget = isa.vector_registers - 2
     rows = max(r for r in range(1, 13) if r * columns + min(r, columns) <= budget)
     return Tile(mr=rows, nr_regs=columns, groups=((1, rows),))
