@@ -38,6 +38,7 @@ from oracle import (  # noqa: E402
     forget_plans,
     low_tiles,
 )
+from sessions import APART  # noqa: E402
 
 # Folders whose tests compute through the public functions, on the instruction set in use.
 _COMPUTING = {"correctness", "properties", "contracts"}
@@ -107,7 +108,8 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
     """Some cases of each test, others for every set and machine."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+        name = item.nodeid.split("[")[0] + item.stash.get(APART, "")
+        cases.setdefault(name, []).append(item)
     kept: list[pytest.Item] = []
     machine = f"{os.environ['JITGEMM_ISA']} {os.environ.get(MACHINE, '')}".strip()
     for name, found in cases.items():

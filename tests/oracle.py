@@ -55,7 +55,6 @@ def examples(usual: int) -> int:
     return usual // 3 if NESTED in os.environ else usual
 
 
-
 KINDS = (np.float32, np.float64, np.complex64, np.complex128)
 BF16 = np.dtype(ml_dtypes.bfloat16)
 HALVES = (np.dtype(np.float16), BF16)
