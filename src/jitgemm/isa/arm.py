@@ -24,7 +24,7 @@ from jitgemm.isa.integers import (
 )
 from jitgemm.isa.ops import flushed
 
-__all__ = ["NEON_BF16_DOT", "neon_integers", "sve_bf16_dot", "sve_integers"]
+__all__ = ["NEON_BF16_DOT", "bf16_pairs", "neon_integers", "sve_bf16_dot", "sve_integers"]
 
 # -- NEON -----------------------------------------------------------------------------------------
 
@@ -175,7 +175,8 @@ def _add_to_odd(a: Any, b: Any) -> Any:
     return np.where(tiny, np.copysign(0.0, total), total).astype(np.float32)
 
 
-def _bf16_dot(a: Any, b: Any, c: Any) -> Any:
+def bf16_pairs(a: Any, b: Any, c: Any) -> Any:
+    """What BFDOT does to words of two numbers ``a`` and ``b`` and to sums ``c``."""
     x, y = (
         flushed((v.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32))
         for v in (a, b)
@@ -200,7 +201,7 @@ NEON_BF16_DOT = Op(
         f"{{t1}} = bitcast {{v}} {{b}} to {_BFLOATS}",
         f"{{r}} = call {{v}} {_NEON_BFDOT}({{v}} {{c}}, {_BFLOATS} {{t}}, {_BFLOATS} {{t1}})",
     ),
-    _bf16_dot,
+    bf16_pairs,
     f"declare {{v}} {_NEON_BFDOT}({{v}}, {_BFLOATS}, {_BFLOATS})",
 )
 
@@ -208,4 +209,4 @@ NEON_BF16_DOT = Op(
 def sve_bf16_dot(bits: int) -> Op:
     """:data:`NEON_BF16_DOT` on SVE."""
     text, declares = _sve_text(bits, "float", "<vscale x 8 x bfloat>", ("@llvm.aarch64.sve.bfdot",))
-    return Op("bf16_dot", 3, text, _bf16_dot, declares)
+    return Op("bf16_dot", 3, text, bf16_pairs, declares)

@@ -17,8 +17,8 @@ from jitgemm.errors import LanguageError
 from jitgemm.isa.ops import Op
 
 __all__ = [
-    "DOT_INTEGERS", "FOLDS", "GENERIC_INTEGERS", "Fold", "Op", "fold_of", "fold_of_ones",
-    "table_with", "x86_integers",
+    "DOT_INTEGERS", "FOLDS", "GENERIC_FOLDS", "GENERIC_INTEGERS", "Fold", "Op", "fold_of",
+    "fold_of_ones", "table_with", "x86_integers",
 ]  # fmt: skip
 
 
@@ -236,6 +236,29 @@ def table_with(*ops: Op) -> Mapping[str, Op]:
 
 
 GENERIC_INTEGERS = table_with()
+
+
+def _apart(fold: Fold) -> Op:
+    """A fold by shifts, multiplications and additions, which every machine has."""
+    lines, total = [], "{c}"
+    for part in range(fold.group):
+        for x, signed in zip("ab", fold.signed, strict=True):
+            up, kind = 32 - fold.bits * (part + 1), "ashr" if signed else "lshr"
+            lines += [
+                f"{{tu{x}{part}}} = shl {{v}} {{{x}}}, splat (i32 {up})",
+                f"{{t{x}{part}}} = {kind} {{v}} {{tu{x}{part}}}, splat (i32 {32 - fold.bits})",
+            ]
+        result = "{r}" if part + 1 == fold.group else f"{{ts{part}}}"
+        lines += [
+            f"{{tm{part}}} = mul {{v}} {{ta{part}}}, {{tb{part}}}",
+            f"{result} = add {{v}} {total}, {{tm{part}}}",
+        ]
+        total = result
+    return fold.op(tuple(lines))
+
+
+# On whole vectors, where no instruction folds: what is packed for a unit that does.
+GENERIC_FOLDS = table_with(*(_apart(x) for x in FOLDS))
 # With `dot4`, which has a meaning but no text that every machine understands.
 DOT_INTEGERS = table_with(DOT4.op(()))
 

@@ -25,6 +25,7 @@ __all__ = [
     "OperandTypes",
     "Wanted",
     "arithmetic_for",
+    "shares_panels",
     "sum_type",
     "tiled",
 ]
@@ -196,8 +197,26 @@ def tiled(types: OperandTypes, isa: Isa) -> Arithmetic | None:
     product = None if isa.unit is None else isa.unit.product_of(a, b, sum_type(types))
     # One that rounds has an order of its own, which callers must allow.
     if product is None or (product.order and not types.bf16_dot):
-        return None
+        return None if sum_type(types).integral else _tiled_upconverted(types, isa)
     return Arithmetic(types, a, b, product.group, product.name, tiles=True)
+
+
+def _tiled_upconverted(types: OperandTypes, isa: Isa) -> Arithmetic | None:
+    """Numbers that become floats of the sums' type, multiplied in these by a matrix unit."""
+    element = sum_type(types)
+    product = None if isa.unit is None else isa.unit.product_of(element, element, element)
+    if product is None:
+        return None
+    # Micropanels are those of vectors, which few rows meet.
+    stored = types.b if types.b.format else None
+    return Arithmetic(types, element, element, accumulate=product.name, stored=stored, tiles=True)
+
+
+def shares_panels(tiles: Arithmetic, element: ElementType, isa: Isa) -> bool:
+    """Whether vectors read the micropanels that a matrix unit reads, as those of a handle must."""
+    vectors = arithmetic_for(tiles.types, element, isa)
+    mine, others = (x.for_few_rows for x in (tiles, vectors))
+    return (mine.group, mine.b_element) == (others.group, others.b_element)
 
 
 @dataclass(frozen=True, slots=True)
