@@ -131,7 +131,11 @@ def _cases(spec: GemmSpec) -> Iterator[Case]:
         yield replace(edge, layout_b="reversed", block_panels=1, n=2 * width - 1, m=2)
 
 
-@pytest.mark.parametrize("spec", by_lane(RICH))
+# How B is read matters to the microkernel only, which is tested by itself.
+BY_LANE = [p for p in by_lane(RICH) if p.values[0].b is BSource.PACKED]
+
+
+@pytest.mark.parametrize("spec", BY_LANE)
 def test_rows_of_a_by_vectors(spec: GemmSpec) -> None:
     """From micropanels, the last of them partial, and from an A whose rows lie side by side."""
     mr, lanes, width = spec.tile.mr, spec.lanes // spec.components, spec.nr // spec.components
