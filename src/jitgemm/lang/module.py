@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
@@ -51,11 +51,15 @@ class LlvmModule:
         """Make sure ``function`` ends up in the module; its symbol.
 
         Raises:
-            LanguageError: it is there already, for another mode.
+            LanguageError: it is there already, and one of both is called into the mode of a unit.
         """
         known = self._done.setdefault(function.name, mode)
         if known is not mode:
-            raise LanguageError(f"{function.name} runs in two modes")
+            if RunsIn.ENTERED in (known, mode):
+                raise LanguageError(f"{function.name} runs in two modes")
+            # Vectors may be as long in both modes, and functions of them be called alike.
+            other = replace(function, name=f"{function.name}_{mode.name.lower()}")
+            return self.need(other, mode)
         if function.name not in self._queued:
             self._queued.add(function.name)
             self._queue.append(function)
