@@ -195,11 +195,9 @@ def tiled(types: OperandTypes, isa: Isa) -> Arithmetic | None:
     """
     a, b = types.a, types.b
     product = None if isa.unit is None else isa.unit.product_of(a, b, sum_type(types))
-    if product is None and not sum_type(types).integral:
-        return _tiled_upconverted(types, isa)
     # One that rounds has an order of its own, which callers must allow.
     if product is None or (product.order and not types.bf16_dot):
-        return None
+        return None if sum_type(types).integral else _tiled_upconverted(types, isa)
     return Arithmetic(types, a, b, product.group, product.name, tiles=True)
 
 
