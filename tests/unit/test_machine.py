@@ -110,6 +110,35 @@ def test_caches_from_sysfs(tmp_path: Path) -> None:
     assert caches_from_sysfs(root) == want
 
 
+@pytest.mark.parametrize(
+    "shared, siblings, levels, l2, l3",
+    [
+        ("0-11", "0", 2, 512 << 10, 8 << 20),  # an A64FX: no L3, a group of 12 cores
+        ("0-11", "0", 3, 512 << 10, 64 << 20),
+        ("0,64", "0,64", 3, 8 << 20, 64 << 20),  # two processors of one core
+        ("0-3,64-67", "0,64", 3, 2 << 20, 64 << 20),
+        ("0", "0", 2, 8 << 20, 32 << 20),
+        (None, None, 2, 8 << 20, 32 << 20),
+        ("", "x", 2, 8 << 20, 32 << 20),
+    ],
+)  # fmt: skip
+def test_l2_caches_that_cores_share(
+    shared: str | None, siblings: str | None, levels: int, l2: int, l3: int, tmp_path: Path
+) -> None:
+    caches = [("Data", 1, "64K", 256, 4), ("Unified", 2, "8192K", 256, 16),
+              ("Unified", 3, "64M", 64, 16)]  # fmt: skip
+    root = tmp_path / "cache"
+    root.mkdir()
+    _sysfs(root, *caches[:levels])
+    if shared is not None and siblings is not None:
+        (root / "index1" / "shared_cpu_list").write_text(f"{shared}\n")
+        (tmp_path / "topology").mkdir()
+        (tmp_path / "topology" / "thread_siblings_list").write_text(f"{siblings}\n")
+    found = caches_from_sysfs(root)
+    assert found is not None
+    assert (found.l1.size, found.l2.size, found.l3.size) == (64 << 10, l2, l3)
+
+
 def test_caches_from_a_broken_sysfs(tmp_path: Path) -> None:
     assert caches_from_sysfs(tmp_path / "nowhere") is None
     root = _sysfs(tmp_path, ("Data", 1, "32K", 64, 8), ("Unified", 2, "unknown", 64, 8))
