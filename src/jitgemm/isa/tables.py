@@ -22,8 +22,7 @@ from jitgemm.isa.types import ElementType
 __all__ = [
     "AVX2", "AVX2_VNNI", "AVX512", "AVX512_AMX", "AVX512_BF16", "AVX512_VNNI", "BY_NAME",
     "INTERPRETER", "NEON", "NEON_BF16", "NEON_DOT", "PORTABLE", "SME", "SME_WIDE", "SVE",
-    "SVE2_BF16", "SVE_BF16", "SVE_SME", "SVE_SME_WIDE", "Isa", "register", "streaming", "sve",
-    "sve2_bf16", "sve_bf16", "with_sme",
+    "SVE2_BF16", "SVE_BF16", "SVE_SME", "SVE_SME_WIDE", "Isa", "of_lengths", "register",
 ]  # fmt: skip
 
 
@@ -225,6 +224,10 @@ def sve2_bf16(bits: int) -> Isa:
     )
 
 
+_SME = frozenset({"sme"})
+_SME_WIDE = frozenset({"sme", "sme-f64f64", "sme-i16i64"})
+
+
 def streaming(bits: int, *, wide: bool) -> Isa:
     """Streaming SVE with vectors of ``bits`` and SME's outer products.
 
@@ -232,12 +235,12 @@ def streaming(bits: int, *, wide: bool) -> Isa:
     """
     more = ",+sme-f64f64,+sme-i16i64" if wide else ""
     return Isa(
-        "streaming",
+        f"streaming{'_wide' if wide else ''}",
         bits,
         32,
         FUSED_OPS,
         fused=True,
-        requires=frozenset({"sme"}),
+        requires=_SME_WIDE if wide else _SME,
         arch="aarch64",
         cpu="generic",
         features=f"+neon,+sme{more}",
@@ -252,23 +255,43 @@ def streaming(bits: int, *, wide: bool) -> Isa:
 def with_sme(beside: Isa, bits: int, name: str) -> Isa:
     """A set of vectors with SME's outer products, whose vectors have ``bits``."""
     wide = name.endswith("_wide")
-    own = {"sme", "sme-f64f64", "sme-i16i64"} if wide else {"sme"}
+    own = _SME_WIDE if wide else _SME
     inside = streaming(bits, wide=wide)
     return replace(
         beside, name=name, requires=beside.requires | own, unit=inside.unit, inside=inside
     )
 
 
+def of_lengths(name: str, bits: int, inside: int) -> Isa:
+    """A set of AArch64 as machines have it whose vectors are of these lengths.
+
+    Args:
+        name: of the set, or of what kernels on its matrix unit are written in.
+        bits: of a vector of SVE.
+        inside: of a vector in streaming mode.
+    """
+    match name:
+        case "sve" | "sve_bf16" | "sve2_bf16":
+            return {"sve": sve, "sve_bf16": sve_bf16, "sve2_bf16": sve2_bf16}[name](bits)
+        case "streaming" | "streaming_wide":
+            return streaming(inside, wide=name == "streaming_wide")
+        case "sve_sme" | "sve_sme_wide":
+            # A micropanel is at least a vector, and at most as wide as all of the unit's tiles.
+            beside = sve2_bf16(bits) if bits <= 4 * inside else NEON_BF16
+            return with_sme(beside, inside, name)
+        case "sme" | "sme_wide":
+            # Some machines have no vectors of SVE outside that mode.
+            return with_sme(NEON_BF16, inside, name)
+        case _:
+            return {"neon": NEON, "neon_dot": NEON_DOT, "neon_bf16": NEON_BF16}[name]
+
+
 _ELSEWHERE = 256
 """Bits of vectors where the length is the machine's and this machine has none."""
-_HERE = sve_bits() or _ELSEWHERE
-SVE, SVE_BF16, SVE2_BF16 = sve(_HERE), sve_bf16(_HERE), sve2_bf16(_HERE)
-# Beside the unit vectors of either kind: some machines have streaming SVE only.
-_STREAMING = streaming_bits() or 2 * _ELSEWHERE
-# A micropanel is at least a vector, and at most as wide as all of the unit's tiles of f32.
-_BESIDE = SVE2_BF16 if _HERE <= 4 * _STREAMING else NEON_BF16
-SVE_SME_WIDE, SVE_SME = (with_sme(_BESIDE, _STREAMING, x) for x in ("sve_sme_wide", "sve_sme"))
-SME_WIDE, SME = (with_sme(NEON_BF16, _STREAMING, x) for x in ("sme_wide", "sme"))
+_LENGTHS = sve_bits() or _ELSEWHERE, streaming_bits() or 2 * _ELSEWHERE
+SVE, SVE_BF16, SVE2_BF16 = (of_lengths(x, *_LENGTHS) for x in ("sve", "sve_bf16", "sve2_bf16"))
+SVE_SME_WIDE, SVE_SME = (of_lengths(x, *_LENGTHS) for x in ("sve_sme_wide", "sve_sme"))
+SME_WIDE, SME = (of_lengths(x, *_LENGTHS) for x in ("sme_wide", "sme"))
 PORTABLE = Isa("portable", 128, 16, TWO_ROUNDING_OPS, fused=False, cpu="generic")
 # The checking interpreter, pinned like any other set: slow, but every access is checked.
 INTERPRETER = Isa(
