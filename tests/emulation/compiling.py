@@ -17,7 +17,6 @@ import io
 import os
 import pickle
 import queue
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -26,15 +25,16 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Client, Connection, Listener
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
-from jitgemm.isa.tables import BY_NAME, Isa, sve
+from jitgemm.isa.tables import BY_NAME, NEON, Isa, sve, with_sme
 from jitgemm.isa.types import BY_NAME as ELEMENTS
 from jitgemm.isa.types import ElementType
 from jitgemm.jit import compiler, target
 from jitgemm.kernels.spec import GemmSpec
 
-__all__ = ["SOCKET", "Service", "emit_remotely", "remember"]
+__all__ = ["SOCKET", "Service", "emit_remotely", "install"]
 
 SOCKET = "JITGEMM_TEST_COMPILER"
 """Where the service listens, in the environment of emulated processes."""
@@ -48,21 +48,28 @@ _PATIENCE_S = 300.0
 class _Pickler(pickle.Pickler):
     """Rows of tables by what finds them: their operations are functions."""
 
-    def persistent_id(self, x: object) -> tuple[str, ...] | None:
+    def persistent_id(self, x: object) -> tuple[Any, ...] | None:
         if isinstance(x, Isa):
-            return "isa", x.name, str(x.vector_bits)
+            return "isa", x.name, x.vector_bits, 0 if x.inside is None else x.inside.vector_bits
         if isinstance(x, ElementType) and ELEMENTS.get(x.name) is x:
             return "element", x.name
         return None
 
 
+@functools.cache
+def _set(name: str, bits: int, streaming_bits: int) -> Isa:
+    """The row of a set as it is in a process with vectors of these lengths."""
+    known = BY_NAME[name]
+    beside = sve(bits) if known.scalable else NEON
+    if known.inside is not None:
+        return with_sme(beside, streaming_bits, name)
+    return beside if known.scalable else known
+
+
 class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, key: tuple[str, ...]) -> object:
-        kind, name, *more = key
-        if kind == "element":
-            return ELEMENTS[name]
-        isa, bits = BY_NAME[name], int(more[0])
-        return isa if isa.vector_bits == bits else sve(bits)
+    def persistent_load(self, key: tuple[Any, ...]) -> object:
+        kind, *row = key
+        return ELEMENTS[row[0]] if kind == "element" else _set(*row)
 
 
 def _pickled(spec: GemmSpec) -> bytes:
@@ -78,7 +85,13 @@ _specs: dict[str, GemmSpec] = {}
 """By the keys of their units."""
 
 
-def remember(make: Callable[[GemmSpec], compiler.Unit]) -> Callable[[GemmSpec], compiler.Unit]:
+def install() -> None:
+    """Have this process's code compiled by the service."""
+    compiler.emit_object = emit_remotely
+    compiler.gemm_unit = _remembering(compiler.gemm_unit)
+
+
+def _remembering(make: Callable[[GemmSpec], compiler.Unit]) -> Callable[[GemmSpec], compiler.Unit]:
     """``jitgemm.jit.compiler.gemm_unit``, such that specs of units are known."""
 
     @functools.wraps(make)
@@ -164,14 +177,15 @@ def _work(requests: Connection, errors: str) -> None:
 class _Worker:
     """A worker process, replaced when it dies."""
 
-    def __init__(self) -> None:
-        self._errors = tempfile.NamedTemporaryFile("r", prefix="jitgemm-compiler-", suffix=".txt")
+    def __init__(self, errors: Path) -> None:
+        self._errors = errors
         self._start()
 
     def _start(self) -> None:
+        self._errors.write_text("")
         context = get_context("spawn")
         self._pipe, other = context.Pipe()
-        self.process = context.Process(target=_work, args=(other, self._errors.name), daemon=True)
+        self.process = context.Process(target=_work, args=(other, str(self._errors)), daemon=True)
         self.process.start()
         other.close()
 
@@ -181,7 +195,7 @@ class _Worker:
             answer: tuple[str, Any] = self._pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            said = self._errors.read().strip() or "without a word"
+            said = self._errors.read_text().strip() or "without a word"
             answer = "failed", f"LLVM ended its process ({self.process.exitcode}): {said}"
             self._pipe.close()
             self._start()
@@ -190,7 +204,6 @@ class _Worker:
     def end(self) -> None:
         self._pipe.close()
         self.process.join()
-        self._errors.close()
 
 
 class Service:
@@ -203,9 +216,10 @@ class Service:
 
     def __enter__(self) -> str:
         self._folder = tempfile.TemporaryDirectory(prefix="jitgemm-compiler-")
-        path = os.path.join(self._folder.name, "socket")
+        folder = Path(self._folder.name)
+        path = str(folder / "socket")
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._workers = [_Worker() for _ in range(self._count)]
+        self._workers = [_Worker(folder / f"errors {i}") for i in range(self._count)]
         for worker in self._workers:
             self._idle.put(worker)
         self._listener = Listener(path, "AF_UNIX", backlog=64)
@@ -236,9 +250,3 @@ class Service:
         for worker in self._workers:
             worker.end()
         self._folder.cleanup()
-
-
-if __name__ == "__main__":
-    with Service() as _path:
-        print(_path, flush=True)
-        sys.stdin.read()

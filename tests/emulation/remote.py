@@ -11,15 +11,13 @@ import zlib
 from typing import Any
 
 import pytest
-from compiling import emit_remotely, remember
+from compiling import install
 
 from jitgemm.isa.tables import BY_NAME, Isa
-from jitgemm.jit import compiler
 from jitgemm.kernels import registry
 from sessions import APART, TURN
 
-compiler.emit_object = emit_remotely
-compiler.gemm_unit = remember(compiler.gemm_unit)
+install()
 
 # Tests are made from the tables: without these rows collecting them takes a third of the time.
 _HERE = {os.environ["JITGEMM_ISA"], "portable", "interpreter"}
