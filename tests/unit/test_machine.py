@@ -18,6 +18,7 @@ from jitgemm.planner.machine import (
     Cache,
     Machine,
     caches_from_cpuid,
+    caches_from_sysctl,
     caches_from_sysfs,
     detect,
     usable_cpus,
@@ -116,18 +117,56 @@ def test_caches_from_a_broken_sysfs(tmp_path: Path) -> None:
     assert caches_from_sysfs(root) is None
 
 
-def test_detection_goes_from_cpuid_to_sysfs_to_assumptions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detection_asks_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     from jitgemm.planner import machine
 
     good, hidden = FakeCpuid(GENUINE, 4, INTEL, 0x20), FakeCpuid(GENUINE, 4, [], 0x20)
+    ways = ("caches_from_sysfs", "caches_from_sysctl", "cores.here")
+    found = {way: replace(TINY, source=way) for way in ways}
+    for way in ways:
+        monkeypatch.setattr(f"jitgemm.planner.machine.{way}", lambda way=way: found[way])
     assert detect(good).source == "cpuid"
-    monkeypatch.setattr(machine, "caches_from_sysfs", lambda: TINY)
-    assert detect(hidden) is TINY
-    assert detect() is TINY
-    monkeypatch.setattr(machine, "caches_from_sysfs", lambda: None)
+    for way in ways:
+        assert detect(hidden) is detect() is found[way]
+        found[way] = None  # type: ignore[assignment]
     assumed = detect(hidden)
     assert assumed.source == "assumed"
+    assert assumed is machine._ASSUMED
     assert 0 < assumed.l1.size < assumed.l2.size < assumed.l3.size
+
+
+# -- macOS ----------------------------------------------------------------------------------------
+
+M4 = {
+    "hw.perflevel0.l1dcachesize": 128 << 10, "hw.perflevel0.l2cachesize": 16 << 20,
+    "hw.perflevel0.cpusperl2": 4, "hw.cachelinesize": 128, "hw.l1dcachesize": 64 << 10,
+}  # fmt: skip
+
+
+def test_caches_of_the_fast_cores_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitgemm.planner.machine.mmap.PAGESIZE", 16384)
+    found = caches_from_sysctl(M4.get)
+    assert found is not None
+    assert found.l1 == Cache(128 << 10, 128, 8)
+    # Four cores share an L2, and there is none behind it.
+    assert (found.l2.size, found.l3.size, found.source) == (4 << 20, 16 << 20, "sysctl")
+    large = caches_from_sysctl({**M4, "hw.perflevel0.l3cachesize": 32 << 20}.get)
+    assert large is not None
+    assert (large.l2.size, large.l3.size) == (4 << 20, 32 << 20)
+
+
+@pytest.mark.parametrize("missing", ["l1dcachesize", "l2cachesize"])
+def test_a_mac_that_does_not_say(missing: str) -> None:
+    assert caches_from_sysctl({k: v for k, v in M4.items() if not k.endswith(missing)}.get) is None
+    assert caches_from_sysctl({**M4, f"hw.perflevel0.{missing}": 0}.get) is None
+
+
+def test_the_share_of_a_cache() -> None:
+    shared = Cache(8 << 20, 256, 16)
+    assert shared.share(1) is shared
+    assert shared.share(12) == Cache(512 << 10, 256, 16)
+    assert shared.share(4) == Cache(2 << 20, 256, 16)
+    assert shared.share(1 << 30) == Cache(256, 256, 16)
 
 
 # -- processors -----------------------------------------------------------------------------------
@@ -220,29 +259,72 @@ def test_without_permission_for_tiles_the_next_set_is_used(monkeypatch: pytest.M
 
 def test_features_beyond_the_host_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a set for the host itself as of one for a named processor."""
-    asked: list[tuple[str, str]] = []
-
-    class _Llvm:
-        """Answers for LLVM's binding."""
-
-        @property
-        def Target(self) -> Any:  # noqa: N802
-            return self
-
-        def from_triple(self, _: str) -> Any:
-            return self
-
-        def create_target_machine(self, cpu: str, features: str, **_: Any) -> None:
-            asked.append((cpu, features))
-
     here = target.Host("x86_64-unknown-linux-gnu", "server", frozenset({"b", "a"}), "22")
     monkeypatch.setattr(target, "host", lambda: here)
-    monkeypatch.setattr(target, "llvm", _Llvm)
+    asked = []
     for cpu, features in (("", ""), ("", "+c"), ("x86-64-v3", "+c"), ("generic", "")):
-        isa = replace(AVX512_BF16, cpu=cpu, features=features)
-        target.target_machine.__wrapped__(isa)
+        made = target.target_of(replace(AVX512_BF16, cpu=cpu, features=features))
+        asked.append((made.cpu, made.features))
     assert asked == [("server", "+a,+b"), ("server", "+a,+b,+c"), ("x86-64-v3", "+c"),
                      ("x86-64", "")]  # fmt: skip
+
+
+NEON = frozenset({"fp-armv8", "neon"})
+
+
+@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "arm64-apple-darwin24.5.0"])
+@pytest.mark.parametrize(
+    "features, chosen, lacking",
+    [
+        (NEON, "neon", {"sve": "sve", "sme": "sme", "sve_sme": "sme, sve"}),
+        (NEON | {"sve", "sve2", "i8mm"}, "sve", {"sme_wide": "sme, sme-f64f64, sme-i16i64"}),
+        (NEON | {"sme", "sme2"}, "sme", {"sve": "sve", "sve_sme": "sve",
+                                         "sme_wide": "sme-f64f64, sme-i16i64"}),
+        (NEON | {"sme", "sme-f64f64", "sme-i16i64"}, "sme_wide", {"sve_sme_wide": "sve"}),
+        (NEON | {"sve", "sme"}, "sve_sme", {"avx512": "avx512bw, avx512dq, avx512f"}),
+        (frozenset(), "portable", {"neon": "neon"}),
+    ],
+)  # fmt: skip
+def test_sets_of_arm_machines(
+    triple: str, features: frozenset[str], chosen: str, lacking: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The first one they have; another one only if it is there, or it is named what is not."""
+    monkeypatch.setattr(target, "host", lambda: target.Host(triple, "server", features, "22"))
+    monkeypatch.delenv("JITGEMM_ISA", raising=False)
+    assert target.choose_isa().name == chosen
+    for name, missing in lacking.items():
+        monkeypatch.setenv("JITGEMM_ISA", name.upper())
+        with pytest.raises(IsaError) as refused:
+            target.choose_isa()
+        expected = "jitgemm: JITGEMM_ISA: expected an instruction set of this machine (server), "
+        got = f"got {name!r}, which also needs {missing}"
+        assert str(refused.value).startswith(expected + got)
+    for name in (chosen, "portable", "interpreter"):
+        monkeypatch.setenv("JITGEMM_ISA", name)
+        assert target.choose_isa() is BY_NAME[name]
+
+
+def test_features_of_arm_come_from_its_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM's list knows a part of them."""
+
+    class _Llvm:
+        llvm_version_info = (22, 1, 0)
+
+        def __getattr__(self, _: str) -> Any:
+            return lambda: None
+
+        def get_host_cpu_features(self) -> dict[str, bool]:
+            return {"neon": True, "sve": True, "aes": False}
+
+        def get_process_triple(self) -> str:
+            return "arm64-apple-darwin24.5.0"
+
+    monkeypatch.setattr(target, "llvm", _Llvm)
+    for told, features in (({"neon", "sme"}, {"neon", "sme"}), ((), {"neon", "sve"})):
+        monkeypatch.setattr(target.arm, "features", lambda told=told: frozenset(told))
+        found = target._detect()
+        assert (found.arch, found.features) == ("aarch64", features)
 
 
 def test_a_unit_nobody_must_be_asked_for_is_simply_used(monkeypatch: pytest.MonkeyPatch) -> None:
