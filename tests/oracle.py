@@ -595,11 +595,8 @@ def run_python(
         environment.pop(name, None)
         if value is not None:
             environment[name] = value
-    code = textwrap.dedent(code)
-    if MACHINE in os.environ:  # its code is compiled outside, like this process's
-        code = f"import compiling\ncompiling.install()\n{code}"
     done = subprocess.run(
-        [sys.executable, "-c", code, *args],
+        [sys.executable, "-c", textwrap.dedent(code), *args],
         capture_output=True, text=True, env=environment, timeout=timeout, cwd=ROOT,
     )  # fmt: skip
     if done.returncode != status:
