@@ -24,8 +24,8 @@ class Machine:
 
 
 # Where QEMU has a core with just the set's features it is the model: what is not among them is
-# refused (its Neoverse V1 lacks the bfloat16 of the real one).  Without `sme_fa64` instructions of NEON are refused in streaming mode, as on real
-# machines.
+# refused (its Neoverse V1 lacks the bfloat16 of the real one).  Without `sme_fa64` instructions of
+# NEON are refused in streaming mode, as on real machines.
 _SME = "max,sme_fa64=off,sve-default-vector-length=32,sme-default-vector-length"
 MACHINES = (
     Machine("NEON alone", "cortex-a72", "neon"),
