@@ -28,7 +28,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from jitgemm.isa.tables import BY_NAME, NEON, Isa, sve, with_sme
+from jitgemm.isa.outer import OuterUnit
+from jitgemm.isa.tables import BY_NAME, Isa, of_lengths
 from jitgemm.isa.types import BY_NAME as ELEMENTS
 from jitgemm.isa.types import ElementType
 from jitgemm.jit import compiler, target
@@ -48,28 +49,24 @@ _PATIENCE_S = 300.0
 class _Pickler(pickle.Pickler):
     """Rows of tables by what finds them: their operations are functions."""
 
-    def persistent_id(self, x: object) -> tuple[Any, ...] | None:
+    def persistent_id(self, x: object) -> tuple[str, ...] | None:
         if isinstance(x, Isa):
-            return "isa", x.name, x.vector_bits, 0 if x.inside is None else x.inside.vector_bits
+            inside = 8 * x.unit.row_bytes if isinstance(x.unit, OuterUnit) else 0
+            return "isa", x.name, str(x.vector_bits), str(inside)
         if isinstance(x, ElementType) and ELEMENTS.get(x.name) is x:
             return "element", x.name
         return None
 
 
-@functools.cache
-def _set(name: str, bits: int, streaming_bits: int) -> Isa:
-    """The row of a set as it is in a process with vectors of these lengths."""
-    known = BY_NAME[name]
-    beside = sve(bits) if known.scalable else NEON
-    if known.inside is not None:
-        return with_sme(beside, streaming_bits, name)
-    return beside if known.scalable else known
-
-
 class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, key: tuple[Any, ...]) -> object:
-        kind, *row = key
-        return ELEMENTS[row[0]] if kind == "element" else _set(*row)
+    def persistent_load(self, key: tuple[str, ...]) -> object:
+        kind, name, *more = key
+        if kind == "element":
+            return ELEMENTS[name]
+        bits, inside = map(int, more)
+        known = BY_NAME.get(name)
+        scaled = known is None or known.scalable or isinstance(known.unit, OuterUnit)
+        return of_lengths(name, bits, inside) if scaled else known
 
 
 def _pickled(spec: GemmSpec) -> bytes:
