@@ -34,9 +34,9 @@ MACHINES = (
     Machine("SVE of 256 bits", "max,sme=off,sve-default-vector-length=32", "sve_bf16"),
     Machine("SVE of 512 bits", "a64fx", "sve"),
     Machine("SME of 128 bits", f"{_SME}=16", "sve_sme"),
-    Machine("SME of 512 bits", f"{_SME}=64", "sve_sme_wide"),
+    Machine("SME of 512 bits", f"{_SME}=64", "sve_sme2"),
     Machine(
-        "SME without SVE", "max,sve=off,sme_fa64=off,sme-default-vector-length=64", "sme_wide"
+        "SME without SVE", "max,sve=off,sme_fa64=off,sme-default-vector-length=64", "sme2"
     ),
 )  # fmt: skip
 

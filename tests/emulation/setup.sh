@@ -12,9 +12,9 @@ set -euo pipefail
 HOME_OF_IT=$(realpath -m "${JITGEMM_AARCH64:-${HOME:?}/.cache/jitgemm-aarch64}")
 WHEELS=(numpy llvmlite ml_dtypes pytest pytest-timeout hypothesis mpmath)
 # The first that is to be had.  Debian 12's own emulator (7.2) multiplies 8-bit outer products
-# wrongly; 11 also has SME2.
-EMULATOR_SUITES=(trixie-backports trixie bookworm-backports)
-EMULATOR_AT_LEAST=10
+# wrongly; 10 lacks SME2.
+EMULATOR_SUITES=(trixie-backports testing)
+EMULATOR_AT_LEAST=11
 
 recipe=$(sha256sum "$0" | cut -d' ' -f1)
 if [ "$(cat "$HOME_OF_IT/recipe" 2>/dev/null)" = "$recipe" ]; then
