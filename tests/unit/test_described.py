@@ -88,7 +88,7 @@ def test_sets_of_cores() -> None:
     assert found["neoverse-n1"].startswith("neon")
     assert found["emeraldrapids"] == "avx512_amx"
     assert found["znver5"] == "avx512_bf16"
-    assert found["apple-m4"] == "sme_wide"
+    assert found["apple-m4"] == "sme2"
     for name in ("neoverse-v1", "neoverse-n2", "neoverse-v2", "a64fx"):
         assert of_core(BY_NAME[name], None).vector_bits == BY_NAME[name].sve_bits
         assert of_core(BY_NAME[name], "neon").vector_bits == 128
@@ -103,7 +103,7 @@ def test_streaming_vectors_are_as_long_as_the_machines(bits: int) -> None:
     """Whatever those of this process are: unit, tiles and plans follow."""
     core = replace(BY_NAME["apple-m4"], streaming_bits=bits)
     isa = of_core(core, None)
-    assert (isa.name, isa.vector_bits) == ("sme_wide", 128)
+    assert isa.vector_bits == 128
     assert isa.inside is not None
     assert isa.inside.vector_bits == bits
     for types in TYPES:

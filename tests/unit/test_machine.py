@@ -308,11 +308,13 @@ OUTER = frozenset(x for x in EVERY if x.startswith("sme"))
 @pytest.mark.parametrize(
     "features, chosen, lacking",
     [
-        (EVERY, "sve_sme_wide", {"avx2": "avx2, f16c, fma"}),
-        (EVERY - {"sme-f64f64"}, "sve_sme", {"sve_sme_wide": "sme-f64f64"}),
+        (EVERY, "sve_sme2", {"avx2": "avx2, f16c, fma"}),
+        (EVERY - {"sme2"}, "sve_sme_wide", {"sve_sme2": "sme2"}),
+        (EVERY - {"sme2", "sme-f64f64"}, "sve_sme", {"sve_sme_wide": "sme-f64f64"}),
         (EVERY - OUTER, "sve", {"sme": "sme", "sme_wide": "sme, sme-f64f64, sme-i16i64"}),
-        (EVERY - VECTORS, "sme_wide", {"sve": "sve"}),
-        (EVERY - VECTORS - {"sme-i16i64"}, "sme", {"sme_wide": "sme-i16i64", "sve": "sve"}),
+        (EVERY - VECTORS, "sme2", {"sve": "sve"}),
+        (EVERY - VECTORS - {"sme2"}, "sme_wide", {"sve": "sve"}),
+        (EVERY - VECTORS - {"sme2", "sme-i16i64"}, "sme", {"sme_wide": "sme-i16i64"}),
         (EVERY - VECTORS - OUTER, "neon", {"sve": "sve", "sme": "sme"}),
         (frozenset({"neon", "fp-armv8"}), "neon", {"sve": "sve"}),
         (frozenset(), "portable", {"neon": "neon"}),
