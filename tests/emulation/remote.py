@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from compiling import install
 
 from jitgemm.isa.tables import BY_NAME, Isa
 from jitgemm.kernels import registry
+from jitgemm.kernels.spec import GemmSpec
 from sessions import APART, TURN
 
 install()
@@ -26,6 +28,9 @@ for _name in BY_NAME.keys() - _HERE:
 for _key in [key for key, row in registry._ROWS.items() if row[1].name not in _HERE]:
     del registry._ROWS[_key]
 
+
+_ISA = BY_NAME[os.environ["JITGEMM_ISA"]]
+_TESTED = {_ISA.name} if _ISA.inside is None else {_ISA.name, _ISA.inside.name}
 
 # Of these every registered row is tested, of others one case.
 _BY_ROW = ("test_every_variant", "test_nest")
@@ -41,16 +46,22 @@ def _specs(item: pytest.Item) -> list[Any]:
     return [x for x in found if isinstance(getattr(x, "isa", x), Isa)]
 
 
+def _names(code: CodeType) -> set[str]:
+    """What a function calls by name, also in comprehensions."""
+    inner = (_names(x) for x in code.co_consts if isinstance(x, CodeType))
+    return set(code.co_names).union(*inner)
+
+
 def _here(item: pytest.Item) -> bool:
     """Whether a test may find something on this machine that others do not.
 
     Processes of tests' own take too long to start.
     """
     code = getattr(getattr(item, "function", None), "__code__", None)
-    if item.path.name in _ELSEWHERE or (code is not None and "run_python" in code.co_names):
+    if item.path.name in _ELSEWHERE or (code is not None and "run_python" in _names(code)):
         return False
     names = {getattr(x, "isa", x).name for x in _specs(item)}
-    return item.path.parent.name != "conformance" or os.environ["JITGEMM_ISA"] in names
+    return item.path.parent.name != "conformance" or not names.isdisjoint(_TESTED)
 
 
 def _turn(name: str) -> bool:
@@ -59,13 +70,19 @@ def _turn(name: str) -> bool:
     return zlib.crc32(name.encode()) % turns == turn
 
 
+def _row(item: pytest.Item) -> str:
+    """Which row of the registry a test is about: the type of its sums."""
+    spec = next(x for x in _specs(item) if isinstance(x, GemmSpec))
+    return f"{spec.element} {spec.components}"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     kept = []
     for item in filter(_here, items):
         name = item.nodeid.split("[")[0]
         if name.rpartition("::")[2] in _BY_ROW:
-            item.stash[APART] = next(getattr(x, "type_name", "") for x in _specs(item))
+            item.stash[APART] = _row(item)
             kept.append(item)
         elif _turn(name):
             kept.append(item)
