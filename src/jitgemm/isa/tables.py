@@ -21,8 +21,8 @@ from jitgemm.isa.types import ElementType
 
 __all__ = [
     "AVX2", "AVX2_VNNI", "AVX512", "AVX512_AMX", "AVX512_BF16", "AVX512_VNNI", "BY_NAME",
-    "INTERPRETER", "NEON", "NEON_BF16", "NEON_DOT", "PORTABLE", "SME", "SME_WIDE", "SVE",
-    "SVE2_BF16", "SVE_BF16", "SVE_SME", "SVE_SME_WIDE", "Isa", "of_lengths", "register",
+    "INTERPRETER", "NEON", "NEON_BF16", "NEON_DOT", "PORTABLE", "SME_SETS", "SVE", "SVE2_BF16",
+    "SVE_BF16", "Isa", "of_lengths", "register",
 ]  # fmt: skip
 
 
@@ -224,39 +224,37 @@ def sve2_bf16(bits: int) -> Isa:
     )
 
 
-_SME = frozenset({"sme"})
-_SME_WIDE = frozenset({"sme", "sme-f64f64", "sme-i16i64"})
+# What a set asks for beside its vectors.  Sums of 64 bits are extensions of their own; SME2 loads
+# several vectors at once.
+_WIDE = frozenset({"sme", "sme-f64f64", "sme-i16i64"})
+_SME = {"sme": frozenset({"sme"}), "sme_wide": _WIDE, "sme2": _WIDE | {"sme2"}}
 
 
-def streaming(bits: int, *, wide: bool) -> Isa:
-    """Streaming SVE with vectors of ``bits`` and SME's outer products.
-
-    ``wide``: those into sums of 64 bits too.
-    """
-    more = ",+sme-f64f64,+sme-i16i64" if wide else ""
+def _streaming(bits: int, level: str) -> Isa:
+    """Streaming SVE with vectors of ``bits``, and the outer products of a level of SME."""
+    own = _SME[level]
     return Isa(
-        f"streaming{'_wide' if wide else ''}",
+        level.replace("sme", "streaming"),
         bits,
         32,
         FUSED_OPS,
         fused=True,
-        requires=_SME_WIDE if wide else _SME,
+        requires=own,
         arch="aarch64",
         cpu="generic",
-        features=f"+neon,+sme{more}",
+        features=",".join(["+neon", *(f"+{x}" for x in sorted(own))]),
         integers=GENERIC_FOLDS,
-        unit=sme(bits, wide=wide),
+        unit=sme(bits, wide=own >= _WIDE, several="sme2" in own),
         half=True,
         mask_registers=True,
         scalable=True,
     )
 
 
-def with_sme(beside: Isa, bits: int, name: str) -> Isa:
+def _with_sme(beside: Isa, bits: int, name: str) -> Isa:
     """A set of vectors with SME's outer products, whose vectors have ``bits``."""
-    wide = name.endswith("_wide")
-    own = _SME_WIDE if wide else _SME
-    inside = streaming(bits, wide=wide)
+    level = name.removeprefix("sve_")
+    inside, own = _streaming(bits, level), _SME[level]
     return replace(
         beside, name=name, requires=beside.requires | own, unit=inside.unit, inside=inside
     )
@@ -270,28 +268,29 @@ def of_lengths(name: str, bits: int, inside: int) -> Isa:
         bits: of a vector of SVE.
         inside: of a vector in streaming mode.
     """
-    match name:
-        case "sve" | "sve_bf16" | "sve2_bf16":
-            return {"sve": sve, "sve_bf16": sve_bf16, "sve2_bf16": sve2_bf16}[name](bits)
-        case "streaming" | "streaming_wide":
-            return streaming(inside, wide=name == "streaming_wide")
-        case "sve_sme" | "sve_sme_wide":
-            # A micropanel is at least a vector, and at most as wide as all of the unit's tiles.
-            beside = sve2_bf16(bits) if bits <= 4 * inside else NEON_BF16
-            return with_sme(beside, inside, name)
-        case "sme" | "sme_wide":
-            # Some machines have no vectors of SVE outside that mode.
-            return with_sme(NEON_BF16, inside, name)
-        case _:
-            return {"neon": NEON, "neon_dot": NEON_DOT, "neon_bf16": NEON_BF16}[name]
+    neon = {x.name: x for x in (NEON, NEON_DOT, NEON_BF16)}
+    scalable = {"sve": sve, "sve_bf16": sve_bf16, "sve2_bf16": sve2_bf16}
+    if name in neon:
+        return neon[name]
+    if name in scalable:
+        return scalable[name](bits)
+    if name.startswith("streaming"):
+        return _streaming(inside, name.replace("streaming", "sme"))
+    # Some machines have no vectors of SVE outside that mode.  A micropanel is at least a vector,
+    # and at most as wide as all of the unit's tiles of f32.
+    scaled = name.startswith("sve_") and bits <= 4 * inside
+    return _with_sme(sve2_bf16(bits) if scaled else NEON_BF16, inside, name)
 
 
 _ELSEWHERE = 256
 """Bits of vectors where the length is the machine's and this machine has none."""
 _LENGTHS = sve_bits() or _ELSEWHERE, streaming_bits() or 2 * _ELSEWHERE
 SVE, SVE_BF16, SVE2_BF16 = (of_lengths(x, *_LENGTHS) for x in ("sve", "sve_bf16", "sve2_bf16"))
-SVE_SME_WIDE, SVE_SME = (of_lengths(x, *_LENGTHS) for x in ("sve_sme_wide", "sve_sme"))
-SME_WIDE, SME = (of_lengths(x, *_LENGTHS) for x in ("sme_wide", "sme"))
+SME_SETS = tuple(
+    of_lengths(f"{beside}{level}", *_LENGTHS)
+    for beside in ("sve_", "")
+    for level in ("sme2", "sme_wide", "sme")
+)
 PORTABLE = Isa("portable", 128, 16, TWO_ROUNDING_OPS, fused=False, cpu="generic")
 # The checking interpreter, pinned like any other set: slow, but every access is checked.
 INTERPRETER = Isa(
@@ -311,10 +310,7 @@ BY_NAME: dict[str, Isa] = {
         AVX512,
         AVX2_VNNI,
         AVX2,
-        SVE_SME_WIDE,
-        SVE_SME,
-        SME_WIDE,
-        SME,
+        *SME_SETS,
         # With vectors as short as NEON's too: its instructions, and predicates for edges.
         SVE2_BF16,
         SVE_BF16,

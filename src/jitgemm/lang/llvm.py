@@ -13,6 +13,7 @@ from typing import Any
 
 from jitgemm.errors import LanguageError
 from jitgemm.isa.matrix import Text, Word
+from jitgemm.isa.outer import OuterUnit
 from jitgemm.isa.types import BY_NAME, ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Mask, Ptr, Var, Vec
 from jitgemm.lang.llvm_vectors import VectorText
@@ -304,6 +305,21 @@ class LlvmKernel(VectorText, ThreadWords):
         word = product_of(self.isa, name).word
         assert isinstance(word, Text)
         self._write(word, {"total": str(total), "a": a.handle, "b": b.handle})
+
+    def load_adjacent(self, p: Ptr, element: ElementType, count: int) -> list[Vec]:
+        words = outer_unit(self.isa).several if isinstance(self.isa.unit, OuterUnit) else {}
+        lanes, found = self.isa.lanes(element), list[Vec]()
+        while len(found) < count:
+            at = p + len(found) * lanes * element.bytes
+            size = next(
+                (n for n in (4, 2) if len(found) + n <= count and f"{element}x{n}" in words), 1
+            )
+            if size == 1:
+                found.append(self.load(at, element, lanes))
+                continue
+            holes = self._write(words[f"{element}x{size}"], {"p": at.handle})
+            found += [Vec(self, holes[f"tr{i}"], element, lanes) for i in range(size)]
+        return found
 
     def row_of_sums(self, tile: int, index: Int, element: ElementType) -> Vec:
         unit = outer_unit(self.isa)
