@@ -45,28 +45,28 @@ class LlvmKernel(VectorText, ThreadWords):
     """Writes one function."""
 
     # -- text -----------------------------------------------------------------------------------
-    def define(self, *, external: bool) -> str:
+    def define(self, symbol: str, mode: RunsIn, *, external: bool) -> str:
         """The function's text."""
+        self.mode = mode
         args = [self._parameter(f"%{name}", kind) for name, kind in self.function.params]
         params = [f"{_TYPES[kind]} %{name}" for name, kind in self.function.params]
-        if self.module.mode_of(self.function) is RunsIn.ENTERED:
+        if mode is RunsIn.ENTERED:
             params.append("ptr %kept")
-            mode = outer_unit(self.isa).mode
-            self._write(mode.arrive, {"kept": "%kept"})
+            words = outer_unit(self.isa).mode
+            self._write(words.arrive, {"kept": "%kept"})
             value = self.function.body(self, *args)
-            self._write(mode.depart, {"kept": "%kept"})
+            self._write(words.depart, {"kept": "%kept"})
         else:
             value = self.function.body(self, *args)
         self._finish(value)
-        head = self.header(", ".join(params), external=external)
+        head = self.header(symbol, ", ".join(params), external=external)
         return "\n".join([head, "entry:", *self._allocas, *self._lines, "}"])
 
-    def header(self, params: str, *, external: bool) -> str:
+    def header(self, symbol: str, params: str, *, external: bool) -> str:
         """The ``define`` line."""
         linkage = "" if external else "internal "
         result = _TYPES[self.function.result]
-        attributes = f"noinline #{self.module.mode_of(self.function).value}"
-        return f"define {linkage}{result} @{self.function.name}({params}) {attributes} {{"
+        return f"define {linkage}{result} @{symbol}({params}) noinline #{self.mode.value} {{"
 
     def _parameter(self, handle: str, kind: str) -> Value:
         element = BY_NAME.get(kind)
@@ -389,7 +389,7 @@ class LlvmKernel(VectorText, ThreadWords):
         self._start(done)
 
     def call(self, function: Function, *args: IntLike | Ptr | Vec | float) -> Any:
-        inside = self.module.mode_of(self.function) is not RunsIn.NORMAL
+        inside = self.mode is not RunsIn.NORMAL
         symbol = self.module.need(function, RunsIn.INSIDE if inside else RunsIn.NORMAL)
         values = self.arguments(function, args)
         texts = ", ".join(f"{self._type_of(value)} {value.handle}" for value in values)
