@@ -5,6 +5,7 @@ The machine decides how long vectors are.  Elsewhere every length is interpreted
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -18,8 +19,8 @@ from typed import TypedCase, WholeCase
 from jitgemm.errors import LanguageError
 from jitgemm.isa.lengths import streaming_bits, sve_bits
 from jitgemm.isa.matrix import TileProduct
-from jitgemm.isa.outer import OuterUnit
-from jitgemm.isa.tables import AVX512, AVX512_AMX, SME_WIDE, Isa, of_lengths
+from jitgemm.isa.outer import OuterUnit, sme
+from jitgemm.isa.tables import AVX512, AVX512_AMX, SME_SETS, Isa, of_lengths
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
@@ -35,20 +36,20 @@ from rows import typed_spec
 
 # Bits of vectors outside and inside the mode: micropanels of one tile and of two, of vectors that
 # are shorter than a row of a tile, as long, and longer.
-_NAMES = ("sve_sme_wide", "sme_wide")
-_ELSEWHERE = (("sme_wide", 128, 128), ("sme_wide", 128, 512), ("sme_wide", 128, 2048),
-              ("sve_sme_wide", 256, 256), ("sve_sme_wide", 512, 128))  # fmt: skip
+_WIDE = [x.name for x in SME_SETS if not x.name.endswith("sme")]
+_ELSEWHERE = (("sme_wide", 128, 128), ("sme2", 128, 512), ("sme_wide", 128, 2048),
+              ("sve_sme_wide", 256, 256), ("sve_sme2", 512, 128))  # fmt: skip
 
 
 def _sets() -> list[Any]:
     here = streaming_bits()
-    lengths = [(n, sve_bits() or 128, here) for n in _NAMES] if here else _ELSEWHERE
+    lengths = [(n, sve_bits() or 128, here) for n in _WIDE] if here else _ELSEWHERE
     return [pytest.param(of_lengths(*x), id=f"{x[0]}-{x[1]}-{x[2]}") for x in lengths]
 
 
 SETS = _sets()
 every_set = pytest.mark.parametrize("isa", SETS)
-PRODUCTS = [p.name for p in SME_WIDE.unit.products] if SME_WIDE.unit else []
+PRODUCTS = [p.name for p in sme(128, wide=True).products]
 STEPS = 5
 
 
@@ -332,8 +333,8 @@ def test_products_are_found_by_their_types() -> None:
         how = tiled(OperandTypes(a, b, out, out, out, dot), of_lengths(name, 128, 512))
         return None if how is None else f"{how.accumulate} {how.group}"
 
-    for name in ("sme", "sme_wide", "sve_sme", "sve_sme_wide"):
-        wide = name.endswith("wide")
+    for name in (x.name for x in SME_SETS):
+        wide = name in _WIDE
         assert found(name, F32, F32, F32) == "mopa_f32 1"
         assert found(name, F64, F64, F64) == ("mopa_f64 1" if wide else None)
         assert found(name, I16, I16, I64) == ("mopa_i16 4" if wide else None)
@@ -490,8 +491,8 @@ def test_a_meaning_must_keep_the_shape_of_the_sums() -> None:
         _run(body, replace(SMALL, unit=replace(unit, products=(first,))))
 
 
-def test_a_function_runs_in_one_mode() -> None:
-    """One text has the attributes of one mode; who asks for another is told."""
+def test_a_function_is_written_for_every_mode_it_runs_in() -> None:
+    """One text has the attributes of one mode."""
     assert SMALL is not None
 
     def nothing(k: Kernel, there: Ptr) -> None:
@@ -502,23 +503,140 @@ def test_a_function_runs_in_one_mode() -> None:
     def calls(k: Kernel, there: Ptr) -> None:
         k.call(shared, there)
 
-    def enters(k: Kernel, there: Ptr) -> None:
+    def body(k: Kernel, there: Ptr) -> None:
+        k.call_inside(Function("between", shared.params, calls), there)
         k.call_inside(shared, there)
+        k.call(shared, there)
+        k.call(Function("other", shared.params, calls), there)
 
-    def both(first: str, second: str) -> None:
-        words = {"call": calls, "enter": enters, "inside": lambda k, p: k.call_inside(
-            Function("between", shared.params, calls), p)}  # fmt: skip
+    text = LlvmModule("m", SMALL, LlvmKernel).emit([Function("every", shared.params, body)])
+    defined = re.findall(r"define (?:internal )?void @(\w+)\(.*(#\d)", text)
+    assert dict(defined) == {
+        "every": "#0", "other": "#0", "between": "#1", "shared": "#1", "shared_normal": "#0",
+        "shared_inside": "#2",
+    }  # fmt: skip
+    callers = dict(re.findall(r"define [^@]*@(\w+)[^{]*\{[^}]*?call void @(shared\w*)", text))
+    assert (callers["between"], callers["other"]) == ("shared_inside", "shared_normal")
 
-        def body(k: Kernel, there: Ptr) -> None:
-            words[first](k, there)
-            words[second](k, there)
 
-        module = LlvmModule("m", SMALL, LlvmKernel)
-        module.emit([Function("both", shared.params, body)])
+# -- through the front door ---------------------------------------------------------------------------
 
-    for first, second in product(("call", "enter", "inside"), repeat=2):
-        if first == second:
-            both(first, second)
-            continue
-        with pytest.raises(LanguageError, match="shared runs in two modes"):
-            both(first, second)
+PROGRAM = """
+    import sys
+    from dataclasses import replace
+    import ml_dtypes
+    import numpy as np
+    from jitgemm.isa.tables import of_lengths, register
+    from jitgemm.isa.types import F32, F64, I32, I64
+    from jitgemm.kernels import registry
+
+    known = of_lengths("sme2", 128, int(sys.argv[1]))
+    mine = replace(known, name="checked_sme", interpreted=True, requires=frozenset(),
+                   inside=replace(known.inside, interpreted=True))
+    register(mine)
+    for element in (F32, F64, I32, I64):
+        registry.register(element, mine, registry.tile_for(element, known))
+    for element in (F32, F64):
+        registry.register(element, mine, registry.tile_for(element, known, 2), 2)
+    import jitgemm
+
+    rng, lanes, met = np.random.default_rng(0), int(sys.argv[1]) // 32, set()
+
+    def numbers(shape, kind, low=-4, high=4):
+        x = rng.integers(low, high, shape, endpoint=True).astype(np.float64)
+        if np.dtype(kind).kind == "c":
+            x = x + 1j * rng.integers(low, high, shape, endpoint=True)
+        return x.astype(kind)
+
+    def equal(got, want, *why):
+        assert got.dtype == want.dtype, (got.dtype, want.dtype, why)
+        assert got.shape == want.shape and (got == want).all(), why  # zeros of either sign
+
+    def product(x, y):
+        wide = np.complex128 if x.dtype.kind == "c" else np.float64
+        return x.astype(wide) @ y.astype(wide)
+
+    def plan(*operands, **options):
+        said = jitgemm.plan(*operands, **options).explain()
+        met.update(w.split("_")[0] + "_" + w.split("_")[1] for w in said.replace(";", " ").split()
+                   if w.startswith("mopa_"))
+        return "__streaming2_" in said
+
+    shapes = [(4, 3, 5), (lanes + 1, 2 * lanes + 1, 9), (9, 6, 530), (1, 7, 8), (5, 1, 3)]
+    for (m, n, k), kind in [(s, t) for s in shapes for t in "fdFD"]:
+        a, b, c = (numbers(s, kind) for s in ((m, k), (k, n), (m, n)))
+        exact = product(a, b)
+        want = exact.astype(kind)
+        if m >= 4 and n > 1 and kind in "fd":
+            assert plan(a, b), (m, n, k, kind)
+        lefts = (a, np.asfortranarray(a), a[::-1][::-1], jitgemm.prepack_lhs(a))
+        rights = (b, np.asfortranarray(b), jitgemm.prepack_rhs(b), b)
+        for left, right in zip(lefts, rights):
+            equal(jitgemm.gemm(left, right), want, m, n, k, kind)
+        equal(jitgemm.matmul(np.asfortranarray(a), b), want)
+        equal(jitgemm.gemm(np.asfortranarray(a), jitgemm.prepack_rhs(b), threads=2), want)
+        out = np.zeros((n, m), kind).T
+        jitgemm.gemm(a, b, out=out)
+        assert (out == want).all()
+        full = (2 * exact - c.astype(exact.dtype) + c[0]).astype(kind)
+        equal(jitgemm.gemm(a, b, alpha=2, beta=-1, c=c, bias=c[0]), full)
+        if kind in "fd":
+            options = dict(bias=c[:, :1], activation="relu")
+            kept = np.maximum(exact + c[:, :1], 0).astype(kind)
+            equal(jitgemm.gemm(a, jitgemm.prepack_rhs(b), **options), kept)
+
+    a, b = numbers((3, lanes + 2, 7), "f"), numbers((3, 7, lanes + 3), "f")
+    equal(jitgemm.matmul(a, b), product(a, b).astype("f"))
+    equal(jitgemm.matmul(a, b[0]), product(a, b[0]).astype("f"))
+
+    for ta in (np.int8, np.uint8):
+        for tb in (np.int8, np.uint8):
+            m, n, k = lanes + 1, 2 * lanes + 3, 41
+            a, b = (rng.integers(np.iinfo(t).min, np.iinfo(t).max, s, t, endpoint=True)
+                    for t, s in ((ta, (m, k)), (tb, (k, n))))
+            for left, right in ((a, b), (np.asfortranarray(a), jitgemm.prepack_rhs(b)),
+                                (jitgemm.prepack_lhs(a), np.asfortranarray(b))):
+                exact = a.astype(np.int64) @ b.astype(np.int64)
+                equal(jitgemm.gemm(left, right), exact.astype(np.int32))
+                moved = (a.astype(np.int64) - 3) @ (b.astype(np.int64) - 5)
+                got = jitgemm.gemm(left, right, a_zero_point=3, b_zero_point=5)
+                equal(got, moved.astype(np.int32))
+                how = jitgemm.Requantize(scale=0.001, zero_point=-5, dtype=np.int8)
+                want = np.clip(np.rint(exact.astype(np.int32) * 0.001) - 5, -128, 127)
+                equal(jitgemm.gemm(left, right, requantize=how), want.astype(np.int8))
+            assert plan(a, b) and plan(a, jitgemm.prepack_rhs(b))
+            scaled = jitgemm.gemm(a, b, a_scale=np.float32(0.5), b_scale=np.float32(0.25))
+            equal(scaled, (exact * 0.125).astype(np.float32))
+
+    for kind in (np.float16, ml_dtypes.bfloat16):
+        a, b = numbers((lanes + 3, 33), kind), numbers((33, lanes + 1), kind)
+        exact = product(a, b)
+        for out in (kind, np.float32):
+            for dot in (False, True):
+                options = dict(out_dtype=out, allow_bf16_dot=dot)
+                assert plan(a, b, **options)
+                packed = jitgemm.prepack_rhs(b, allow_bf16_dot=dot)
+                for left, right in ((a, b), (a, packed), (a, np.asfortranarray(b)),
+                                    (np.asfortranarray(a), b),
+                                    (jitgemm.prepack_lhs(a, allow_bf16_dot=dot), b)):
+                    equal(jitgemm.gemm(left, right, **options), exact.astype(out))
+                few = jitgemm.gemm(a[:2], b, **options)
+                equal(few, exact[:2].astype(out))
+
+    a = rng.integers(-(1 << 15), (1 << 15) - 1, (lanes + 1, 70), np.int16, endpoint=True)
+    b = rng.integers(-(1 << 15), (1 << 15) - 1, (70, lanes + 2), np.int16, endpoint=True)
+    exact = a.astype(np.int64) @ b.astype(np.int64)
+    for left, right in ((a, b), (a, jitgemm.prepack_rhs(b)), (np.asfortranarray(a), b),
+                        (jitgemm.prepack_lhs(a), np.asfortranarray(b))):
+        equal(jitgemm.gemm(left, right, out_dtype=np.int64), exact)
+    assert plan(a, b, out_dtype=np.int64)
+    print(*sorted(met))
+"""
+
+
+@pytest.mark.parametrize("bits", [128, 512, 2048])
+def test_public_functions_with_every_access_checked(bits: int) -> None:
+    """Products of every kind, exact ones, by the interpreter: also of vectors of other lengths."""
+    done = run_python(PROGRAM, str(bits), JITGEMM_ISA="checked_sme", timeout=500)
+    found = set(done.stdout.split())
+    assert found >= {"mopa_ss", "mopa_su", "mopa_us", "mopa_uu", "mopa_bf16", "mopa_i16"}, found
