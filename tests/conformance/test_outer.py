@@ -27,7 +27,7 @@ from jitgemm.jit.target import available
 from jitgemm.kernels.arithmetic import OperandTypes, tiled
 from jitgemm.kernels.nest import nest
 from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
-from jitgemm.lang.core import Function, Int, Kernel, Ptr, Vec, parameters
+from jitgemm.lang.core import Function, Kernel, Ptr, Vec, parameters
 from jitgemm.lang.interp import Memory, run
 from jitgemm.lang.llvm import LlvmKernel
 from jitgemm.lang.module import LlvmModule
@@ -64,7 +64,7 @@ def _product(isa: Isa, name: str) -> TileProduct:
     return found
 
 
-# -- tiles ----------------------------------------------------------------------------------------
+# -- tiles -----------------------------------------------------------------------------------------
 
 
 def _sums(isa: Isa, name: str) -> Function:
@@ -143,9 +143,9 @@ def test_every_tile_is_added_to_as_its_meaning_says(name: str, isa: Isa) -> None
             native(None, function, unit)(*(x.ctypes.data for x in (total, a, b)))  # type: ignore[arg-type]
         else:
             memory = Memory()
-            where = [memory.add("total", total, writable=True, initialised=False),
-                     memory.add("a", a, writable=False), memory.add("b", b, writable=False)]  # fmt: skip
-            run(function, memory, inside, *where)
+            at = memory.add("total", total, writable=True, initialised=False)
+            vectors = (memory.add(n, x, writable=False) for n, x in (("a", a), ("b", b)))
+            run(function, memory, inside, at, *vectors)
         results.append(total)
     first = results[0]
     if not sums.integral:
@@ -192,7 +192,7 @@ def test_tiles_share_their_bytes_as_the_machines_do(isa: Isa) -> None:
         assert unit.accumulators(sums) * unit.words(sums) ** 2 * sums.bytes == unit.row_bytes**2
 
 
-# -- whole products ---------------------------------------------------------------------------------
+# -- whole products --------------------------------------------------------------------------------
 
 EPILOGUES = (
     PLAIN,
@@ -239,7 +239,8 @@ def _shapes(spec: GemmSpec) -> Iterator[dict[str, Any]]:
     yield {"m": 2, "n": lanes + 1 if lanes > 2 else 3, "depth": 2 * block, "direct": False,
            "layout_a": "both", "layout_d": "cols",
            **({"layout_b": "both", "swap": "abcdv"} if packed else {"swap": "acdv"})}  # fmt: skip
-    yield {"m": 1, "n": 1, "depth": 1, "layout_a": "cols", **({"layout_b": "cols"} if packed else {})}
+    column = {"layout_b": "cols"} if packed else {}
+    yield {"m": 1, "n": 1, "depth": 1, "layout_a": "cols", **column}
     yield {"m": 3, "n": 2, "depth": 0}
     if spec.arithmetic.plain:
         for m, n, depth in ((mr, nr, _BLOCK + 3), (mr + 1, nr - 1, 3), (lanes - 1, 2, 9)):
@@ -262,7 +263,7 @@ def test_floats_with_every_epilogue(element: ElementType, source: BSource, isa: 
     """Bit for bit in the documented order."""
     for number, epilogue in enumerate(FLOATS):
         spec = _spec(isa, OperandTypes.of(element), epilogue, source)
-        _check(spec, turn=number if number else None)
+        _check(spec, turn=number or None)
 
 
 @every_set
@@ -324,7 +325,7 @@ def test_threads_share_a_product(isa: Isa) -> None:
         case.check_threads(nest(spec))
 
 
-# -- what products there are ------------------------------------------------------------------------
+# -- what products there are -----------------------------------------------------------------------
 
 
 def test_products_are_found_by_their_types() -> None:
@@ -362,7 +363,7 @@ def test_columns_in_place_are_refused() -> None:
         replace(spec, b=BSource.COLUMNS)
 
 
-# -- what the interpreter refuses -------------------------------------------------------------------
+# -- what the interpreter refuses ------------------------------------------------------------------
 
 SMALL = of_lengths("sme_wide", 128, 128).inside
 assert SMALL is not None
@@ -519,7 +520,7 @@ def test_a_function_is_written_for_every_mode_it_runs_in() -> None:
     assert (callers["between"], callers["other"]) == ("shared_inside", "shared_normal")
 
 
-# -- through the front door ---------------------------------------------------------------------------
+# -- through the front door ------------------------------------------------------------------------
 
 PROGRAM = """
     import sys
@@ -626,8 +627,7 @@ PROGRAM = """
     a = rng.integers(-(1 << 15), (1 << 15) - 1, (lanes + 1, 70), np.int16, endpoint=True)
     b = rng.integers(-(1 << 15), (1 << 15) - 1, (70, lanes + 2), np.int16, endpoint=True)
     exact = a.astype(np.int64) @ b.astype(np.int64)
-    for left, right in ((a, b), (a, jitgemm.prepack_rhs(b)), (np.asfortranarray(a), b),
-                        (jitgemm.prepack_lhs(a), np.asfortranarray(b))):
+    for left, right in ((a, b), (np.asfortranarray(a), b), (a, np.asfortranarray(b))):
         equal(jitgemm.gemm(left, right, out_dtype=np.int64), exact)
     assert plan(a, b, out_dtype=np.int64)
     print(*sorted(met))
