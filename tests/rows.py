@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from jitgemm.isa import tables
 from jitgemm.isa.integers import FOLDS as INTEGER_FOLDS
+from jitgemm.isa.outer import OuterUnit
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.jit.target import available
@@ -105,11 +106,13 @@ def typed_spec(
     ``vectors``: for few rows, which no matrix unit multiplies.
     """
     element = sum_type(types)
-    units = tiled(types, isa) if source is BSource.PACKED else None
+    outer = isinstance(isa.unit, OuterUnit) and source is BSource.INPLACE
+    units = tiled(types, isa) if source is BSource.PACKED or outer else None
     if units is not None and not vectors:
         tile = registry.matrix_tile(element, registry.tile_for(element, isa), isa)
-        tile = tile if units.stored is None else tile.one_panel
-        return GemmSpec(element, isa.inside or isa, tile, BSource.PACKED, epilogue, 1, units)
+        packed = source is BSource.PACKED
+        how = replace(units, stored=None) if packed else units.for_few_rows
+        return GemmSpec(element, isa.inside or isa, tile, source, epilogue, 1, how)
     how = arithmetic_for(types, element, isa)
     # A number flipped is one with another zero point.
     epilogue = replace(epilogue, zero_a=epilogue.zero_a or how.flip)

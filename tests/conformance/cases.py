@@ -25,6 +25,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitgemm.isa.lengths import streaming_bits, sve_bits
+from jitgemm.isa.outer import OuterUnit
+from jitgemm.isa.tables import Isa
 from jitgemm.jit import compiler
 from jitgemm.jit.target import available
 from jitgemm.kernels.arithmetic import Arithmetic
@@ -117,7 +120,14 @@ def by_lane(params: list[Any]) -> list[Any]:
 
 def compiles(spec: GemmSpec) -> bool:
     """Whether this machine runs the spec's machine code."""
-    return not spec.isa.interpreted and available(spec.isa)
+    return not spec.isa.interpreted and available(spec.isa) and as_long_here(spec.isa)
+
+
+def as_long_here(isa: Isa) -> bool:
+    """Whether vectors are as long as those of this process, where that is the machine's matter."""
+    if isinstance(isa.unit, OuterUnit):
+        return 8 * isa.unit.row_bytes == streaming_bits()
+    return not isa.scalable or isa.vector_bits == sve_bits()
 
 
 def backends(spec: GemmSpec) -> tuple[bool, ...]:
@@ -130,7 +140,9 @@ def unit(spec: GemmSpec) -> compiler.Unit:
     """The spec's own unit, with its microkernels exported too."""
 
     def functions() -> list[Function]:
-        if spec.tiles:
+        if spec.outer is not None:
+            micros = []  # they run inside the unit's mode only
+        elif spec.tiles:
             micros = [matrix_microkernel(spec, panels) for panels, _ in spec.tile.groups]
         elif spec.b is BSource.COLUMNS and not spec.arithmetic.plain:
             micros = []  # their walks have no microkernel

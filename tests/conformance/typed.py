@@ -38,6 +38,7 @@ from jitgemm.kernels.arithmetic import OperandTypes, sum_type
 from jitgemm.kernels.job import COUNTERS, JOB
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Scale
 from jitgemm.lang.core import Function
+from jitgemm.planner.records import PackA
 from oracle import same_bits
 
 __all__ = ["TypedCase", "WholeCase", "add_span", "pairs_of_types", "typed_matrix"]
@@ -135,7 +136,7 @@ class TypedCase:
     staggered: bool = False
     """Columns transposed in registers lag behind each other."""
     strided: bool = False
-    """A is read where it lies, by its own strides."""
+    """A is read where it lies, by its own strides: a unit of outer products reads its columns."""
     sweep: bool = False
     """Few rows stream the rows of B."""
     round_blocks: int = 0
@@ -272,6 +273,8 @@ class TypedCase:
         }  # fmt: skip
         if self.round_blocks:
             self._split(x, job, all_panels)
+        elif spec.outer is not None and not self.strided:
+            self._panels_of_a(x, job, words)
         elif not self.strided and not self._reads_in_place():
             # A word for the row's sum, and some more.
             row = -(-(words + 3) * how.group_bytes // 8) * 8
@@ -292,6 +295,21 @@ class TypedCase:
             job["bias_col"] = 0 if kind is Bias.ROW else bias.strides[1]
         self._points(x, job, given)
         return x, x.record(JOB, job, whole=True), d, want
+
+    def _panels_of_a(self, x: Operands, job: dict[str, Any], words: int) -> None:
+        """Where micropanels of A are packed for a unit of outer products."""
+        spec, rows = self.spec, job["tile_rows"]
+        steps = words + int(spec.sums_columns)
+        tile = rows * steps * spec.unit
+        job |= {"pack_a": PackA.PANELS.value, "pack_a_width": rows, "a_row": spec.unit}
+        job |= {"a_col": rows * spec.unit, "a_tile": tile}
+        region = -(-self.row_tiles * tile // 64) * 64
+        if not spec.arithmetic.plain:
+            # Rows as k-groups first, with some bytes between them, behind all micropanels.
+            job["copied_row"] = -(-(steps + 3) * spec.unit // 8) * 8
+            region += rows * job["copied_row"]
+        job["upconverted_at"] = job["workspace_a_stride"] = region
+        job["workspace_a"] = _workspace(x, "workspace", region * self.threads)
 
     def _split(self, x: Operands, job: dict[str, Any], panels: int) -> None:
         """Where each thread packs a depth block, and where block sums rest."""

@@ -156,21 +156,22 @@ def _product(
 ) -> TileProduct:  # fmt: skip
     """A product that is one intrinsic on whole vectors."""
     a, b, sums = types
-    (llvm, suffix), lanes, each = _number(a), bits // a.bits, 128 // a.bits
-    words, fixed = f"<{bits // sums.bits} x {sums.llvm}>", f"<{lanes} x {llvm}>"
+    (llvm, suffix), lanes, each = _number(a), bits // sums.bits, 128 // a.bits
     v, p = _scalable(a.bits, llvm), f"<vscale x {each} x i1>"
-    insert = f"@llvm.vector.insert.nxv{each}{suffix}.v{lanes}{suffix}"
+    fixed, wide = f"<{lanes} x {sums.llvm}>", _scalable(sums.bits, sums.llvm)
+    insert = f"@llvm.vector.insert.nxv{128 // sums.bits}{sums.suffix}.v{lanes}{sums.suffix}"
     call = f"@llvm.aarch64.sme.{intrinsic}.nxv{each}{suffix}"
     lines: list[str] = []
     for i, x in enumerate("ab"):
+        # Numbers change after lengths: LLVM has no vectors of bfloat16 of a fixed length there.
         lines += [
-            f"{{t{i}}} = bitcast {words} {{{x}}} to {fixed}",
-            f"{{tv{i}}} = call {v} {insert}({v} poison, {fixed} {{t{i}}}, i64 0)",
+            f"{{t{i}}} = call {wide} {insert}({wide} poison, {fixed} {{{x}}}, i64 0)",
+            f"{{tv{i}}} = bitcast {wide} {{t{i}}} to {v}",
         ]
     every = f"{p} splat (i1 true)"
     lines.append(f"call void {call}(i32 {{total}}, {every}, {every}, {v} {{tv0}}, {v} {{tv1}})")
     declares = (
-        f"declare {v} {insert}({v}, {fixed}, i64)\n"
+        f"declare {wide} {insert}({wide}, {fixed}, i64)\n"
         f"declare void {call}(i32 immarg, {p}, {p}, {v}, {v})"
     )
     return TileProduct(name, a, b, sums, Text(tuple(lines), declares), meaning, order)

@@ -65,6 +65,9 @@ _WIDE_COMPLEX = Tile(mr=7, nr_regs=2, groups=((1, 7), (2, 3), (4, 1)))
 _NARROW_COMPLEX = Tile(mr=3, nr_regs=2, groups=((1, 3), (2, 1)))
 _PLAIN_COMPLEX = Tile(mr=2, nr_regs=2, groups=((1, 2), (2, 1)))
 
+_MOST_COLUMNS = 4
+"""Vectors of B side by side that are transposed in registers."""
+
 Row = tuple[ElementType, Isa, int, Tile]
 _ROWS: dict[tuple[str, str, int], Row] = {}
 
@@ -146,7 +149,9 @@ def columns_tile(tile: Tile, isa: Isa, components: int) -> Tile:
     """The tile for a B transposed in registers: a block of B and the sums must fit together."""
     # A block of f32 is as many registers as a vector has lanes: half of the file, at most.
     rows = min(tile.mr, max(1, isa.vector_registers // (8 * components)))
-    return Tile(mr=rows, nr_regs=tile.nr_regs, groups=((1, rows),))
+    # Micropanels beside a unit of outer products may be wider than the sums of some rows can be.
+    columns = min(tile.nr_regs, _MOST_COLUMNS)
+    return Tile(mr=rows, nr_regs=columns, groups=((1, rows),))
 
 
 def _outer_tile(element: ElementType, tile: Tile, isa: Isa, unit: OuterUnit) -> Tile:
