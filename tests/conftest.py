@@ -39,7 +39,7 @@ from oracle import (  # noqa: E402
 )
 
 # Folders whose tests compute through the public functions, on the instruction set in use.
-_COMPUTING = {"correctness", "properties", "contracts"}
+_COMPUTING = {"bits", "correctness", "properties", "contracts"}
 _ran: set[str] = set()
 _promise = pytest.StashKey[str]()
 

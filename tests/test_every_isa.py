@@ -28,8 +28,8 @@ pytestmark = [
 # What compiles and computes through the public functions on the set in use.  Processes, threads,
 # errors and the planner are the same on all of them; conformance covers all of them by itself.
 DEPENDENT = (
-    "tests/contracts/test_values.py", "tests/contracts/test_memory.py", "tests/correctness",
-    "tests/properties",
+    "tests/bits", "tests/contracts/test_values.py", "tests/contracts/test_memory.py",
+    "tests/correctness", "tests/properties",
 )  # fmt: skip
 # What depends on how integers are folded: all that sets which are otherwise alike differ in.
 TYPED = ("test_integers.py",)
