@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, fields, replace
 
 from jitgemm.errors import message
 from jitgemm.isa.integers import DOT_INTEGERS, GENERIC_INTEGERS, x86_integers
+from jitgemm.isa.lengths import SMALLEST, sve_bits
 from jitgemm.isa.matrix import AMX, MatrixUnit
 from jitgemm.isa.ops import BF16_DOT, FUSED_OPS, TWO_ROUNDING_OPS, Op
 from jitgemm.isa.types import ElementType
 
 __all__ = [
     "AVX2", "AVX2_VNNI", "AVX512", "AVX512_AMX", "AVX512_BF16", "AVX512_VNNI", "BY_NAME",
-    "INTERPRETER", "PORTABLE", "Isa", "register",
+    "INTERPRETER", "NEON", "PORTABLE", "SVE", "Isa", "register", "sve",
 ]  # fmt: skip
 
 
@@ -54,7 +55,17 @@ class Isa:
     """Whether masks live in registers of their own; else they compete with the vectors."""
     gathers: bool = False
     """Whether one instruction loads elements from several places."""
+    scalable: bool = False
+    """Whether the machine decides how wide vectors are.  Code is made for one width."""
+    by_lane: bool = False
+    """Whether a multiply-add takes one lane of a vector for all lanes: one load of A serves as many
+    rows as it has lanes."""
     interpreted: bool = False
+
+    @property
+    def vscale(self) -> int:
+        """By how much vectors are wider than the shortest; 0 if the set itself says how wide."""
+        return self.vector_bits // SMALLEST if self.scalable else 0
 
     def lanes(self, element: ElementType) -> int:
         """Elements in one vector register."""
@@ -127,6 +138,43 @@ AVX2_VNNI = replace(
     features="+avxvnni",
     integers=x86_integers(256, vnni=True),
 )
+NEON = Isa(
+    "neon",
+    128,
+    32,
+    FUSED_OPS,
+    fused=True,
+    requires=frozenset({"neon"}),
+    arch="aarch64",
+    cpu="generic",
+    features="+neon",
+    half=True,
+    by_lane=True,
+)
+
+
+def sve(bits: int) -> Isa:
+    """SVE with vectors of ``bits``: 128 to 2048, a power of two."""
+    return Isa(
+        "sve",
+        bits,
+        32,
+        FUSED_OPS,
+        fused=True,
+        requires=frozenset({"neon", "sve"}),
+        arch="aarch64",
+        cpu="generic",
+        features="+neon,+sve",
+        half=True,
+        mask_registers=True,
+        gathers=True,
+        scalable=True,
+    )
+
+
+_ELSEWHERE = 256
+"""Bits of vectors where the length is the machine's and this machine has none."""
+SVE = sve(sve_bits() or _ELSEWHERE)
 PORTABLE = Isa("portable", 128, 16, TWO_ROUNDING_OPS, fused=False, cpu="generic")
 # The checking interpreter, pinned like any other set: slow, but every access is checked.
 INTERPRETER = Isa(
@@ -146,6 +194,8 @@ BY_NAME: dict[str, Isa] = {
         AVX512,
         AVX2_VNNI,
         AVX2,
+        SVE,
+        NEON,
         PORTABLE,
         INTERPRETER,
     )

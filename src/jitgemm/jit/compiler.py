@@ -31,7 +31,8 @@ from jitgemm.lang.llvm import LlvmKernel
 from jitgemm.lang.module import LlvmModule
 
 __all__ = [
-    "Compiled", "Unit", "assembly", "compiled", "gemm_unit", "get", "text", "when_full",
+    "Compiled", "Unit", "assembly", "compiled", "emit_object", "gemm_unit", "get", "text",
+    "when_full",
 ]  # fmt: skip
 
 # Objects one linker links.  Of one that is freed LLVM keeps 10 KiB until its linker goes, with the
@@ -222,9 +223,8 @@ def text(unit: Unit) -> str:
 
 
 def _optimized(unit: Unit) -> Any:
-    module = llvm().parse_assembly(text(unit))
-    module.triple = host().triple
-    machine = target_machine(unit.isa)
+    machine, module = target_machine(unit.isa), llvm().parse_assembly(text(unit))
+    module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     module.verify()
     # The generator already unrolls and schedules; these passes turn variables into registers and
@@ -244,6 +244,11 @@ def assembly(unit: Unit) -> str:
     """The unit's assembly."""
     with building:
         return str(target_machine(unit.isa).emit_assembly(_optimized(unit)))
+
+
+def emit_object(unit: Unit) -> bytes:
+    """The unit's machine code as an object file, for whatever machine its set is one of."""
+    return bytes(target_machine(unit.isa).emit_object(_optimized(unit)))
 
 
 def _key(unit: Unit) -> str | None:
@@ -300,7 +305,7 @@ def _build(unit: Unit) -> Compiled:
     names = [f.name for f in unit.exports()]
     image, source = None if key is None else cache.load(key), "disk cache"
     if image is None:
-        image, source = target_machine(unit.isa).emit_object(_optimized(unit)), "compiled"
+        image, source = emit_object(unit), "compiled"
         if key is not None:
             cache.store(key, image)
     library = llvm().JITLibraryBuilder().add_object_img(image).add_current_process()

@@ -15,8 +15,8 @@ from jitgemm.isa.tables import BY_NAME, Isa
 from jitgemm.jit.building import building
 
 __all__ = [
-    "NO_ISA", "Host", "available", "check_executable_memory", "choose_isa", "host", "llvm",
-    "target_machine",
+    "NO_ISA", "Host", "Target", "available", "check_executable_memory", "choose_isa", "host",
+    "llvm", "runs", "target_machine", "target_of",
 ]  # fmt: skip
 
 NO_ISA = "none"
@@ -78,16 +78,28 @@ def _detect() -> Host:
     return Host(binding.get_process_triple(), binding.get_host_cpu_name(), features, version)
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What LLVM is told about the machine that code is made for: all but its operating system.
+
+    It may be of another architecture than this process's.
+    """
+
+    triple: str
+    cpu: str
+    features: str
+
+
 def available(isa: Isa) -> bool:
     """Whether this machine can run ``isa``."""
     if isa.interpreted:
         return True
-    return _here(isa) and _permitted(isa)
+    return runs(isa, host().arch, host().features) and _permitted(isa)
 
 
-def _here(isa: Isa) -> bool:
-    """Whether the processor is one of ``isa``."""
-    return (not isa.arch or isa.arch == host().arch) and isa.requires <= host().features
+def runs(isa: Isa, arch: str, features: frozenset[str]) -> bool:
+    """Whether processors of this architecture with these features (LLVM's names) run ``isa``."""
+    return (not isa.arch or isa.arch == arch) and isa.requires <= features
 
 
 def _permitted(isa: Isa) -> bool:
@@ -117,7 +129,7 @@ def choose_isa() -> Isa:
         )
     if not available(isa):
         missing = ", ".join(sorted(isa.requires - host().features)) or isa.arch
-        if _here(isa):
+        if runs(isa, host().arch, host().features):
             missing = "the operating system's permission"
         raise IsaError(
             message("JITGEMM_ISA", f"an instruction set of this machine ({host().cpu})",
@@ -126,20 +138,46 @@ def choose_isa() -> Isa:
     return isa
 
 
+def _foreign(isa: Isa) -> bool:
+    return bool(isa.arch) and isa.arch != host().arch
+
+
+def target_of(isa: Isa) -> Target:
+    """What code of ``isa`` is made for: this machine, or any of the set's own architecture."""
+    if _foreign(isa):
+        features = isa.features or ",".join(f"+{x}" for x in sorted(isa.requires))
+        return Target(f"{isa.arch}-unknown-linux-gnu", isa.cpu or "generic", features)
+    if not isa.cpu:
+        found = [f"+{f}" for f in sorted(host().features)]
+        features = ",".join([*found, *([isa.features] if isa.features else [])])
+        return Target(host().triple, host().cpu, features)
+    generic = isa.cpu == "generic" and host().arch == "x86_64"
+    return Target(host().triple, "x86-64" if generic else isa.cpu, isa.features)
+
+
 @cache
+def _every_target() -> None:
+    """Have LLVM know the architectures that are not this machine's."""
+    llvm().initialize_all_targets()
+    llvm().initialize_all_asmprinters()
+
+
+@cache
+def _machine_of(target: Target) -> Any:
+    if target.triple.split("-", 1)[0] != host().arch:
+        _every_target()
+    return (
+        llvm()
+        .Target.from_triple(target.triple)
+        .create_target_machine(
+            cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="default"
+        )
+    )
+
+
 def target_machine(isa: Isa) -> Any:
     """LLVM's target machine for code of ``isa``."""
-    if isa.cpu:
-        cpu, features = isa.cpu, isa.features
-        if isa.cpu == "generic":
-            cpu = "x86-64" if host().arch == "x86_64" else "generic"
-    else:
-        cpu, found = host().cpu, [f"+{f}" for f in sorted(host().features)]
-        features = ",".join([*found, *([isa.features] if isa.features else [])])
-    target = llvm().Target.from_triple(host().triple)
-    return target.create_target_machine(
-        cpu=cpu, features=features, opt=2, reloc="pic", codemodel="default"
-    )
+    return _machine_of(target_of(isa))
 
 
 def check_executable_memory() -> None:

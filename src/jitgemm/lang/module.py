@@ -51,9 +51,15 @@ class LlvmModule:
         while self._queue:
             function = self._queue.pop(0)
             self._texts.append(self.writer(self, function).define(external=function.name in names))
-        attributes = (
-            'attributes #0 = { nounwind "prefer-vector-width"="512" '
-            '"min-legal-vector-width"="512" "no-builtins" }'
-        )
-        parts = [f"; {self.name}", *self._texts, *self.declarations, attributes]
+        parts = [f"; {self.name}", *self._texts, *self.declarations, self._attributes()]
         return "\n\n".join(parts) + "\n"
+
+    def _attributes(self) -> str:
+        """What holds for every function."""
+        words = ["nounwind", '"no-builtins"']
+        if self.isa.arch == "aarch64":
+            if self.isa.vscale:
+                words.append(f"vscale_range({self.isa.vscale},{self.isa.vscale})")
+        else:
+            words += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
+        return f"attributes #0 = {{ {' '.join(words)} }}"
