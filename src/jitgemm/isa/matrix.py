@@ -27,7 +27,7 @@ from jitgemm.isa.ops import flushed
 from jitgemm.isa.permission import linux_tile_data
 from jitgemm.isa.types import BF16, F32, I8, I32, U8, ElementType
 
-__all__ = ["AMX", "MatrixUnit", "Text", "TileProduct", "Word"]
+__all__ = ["AMX", "MatrixUnit", "Products", "Text", "TileProduct", "Word"]
 
 _MOST_REGISTERS = 8
 """Heights of registers are bytes of one 64-bit integer."""
@@ -91,8 +91,23 @@ def _same(x: ElementType, y: ElementType) -> bool:
     return x is y or (both and (x.bits, x.signed) == (y.bits, y.signed))
 
 
+class Products:
+    """What a unit of any kind can multiply."""
+
+    __slots__ = ()
+    products: tuple[TileProduct, ...]
+
+    def product(self, name: str) -> TileProduct | None:
+        """The product of this name, if the unit has it."""
+        return next((p for p in self.products if p.name == name), None)
+
+    def product_of(self, a: ElementType, b: ElementType, sums: ElementType) -> TileProduct | None:
+        """The product of operands of these types into such sums, if the unit has one."""
+        return next((p for p in self.products if p.multiplies(a, b, sums)), None)
+
+
 @dataclass(frozen=True, slots=True)
-class MatrixUnit:
+class MatrixUnit(Products):
     """A unit that multiplies tiles: everything that anybody needs to know of it.
 
     Raises:
@@ -167,14 +182,6 @@ class MatrixUnit:
     def tile_bytes(self) -> int:
         """Bytes of a register."""
         return self.rows * self.row_bytes
-
-    def product(self, name: str) -> TileProduct | None:
-        """The product of this name, if the unit has it."""
-        return next((p for p in self.products if p.name == name), None)
-
-    def product_of(self, a: ElementType, b: ElementType, sums: ElementType) -> TileProduct | None:
-        """The product of operands of these types into such sums, if the unit has one."""
-        return next((p for p in self.products if p.multiplies(a, b, sums)), None)
 
     def _words(self) -> tuple[Word, ...]:
         own = (self.configure, self.release, self.zero, self.load, self.store)

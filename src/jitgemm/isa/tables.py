@@ -12,14 +12,16 @@ from dataclasses import dataclass, field, fields, replace
 
 from jitgemm.errors import message
 from jitgemm.isa.integers import DOT_INTEGERS, GENERIC_INTEGERS, x86_integers
-from jitgemm.isa.lengths import SMALLEST, sve_bits
+from jitgemm.isa.lengths import SMALLEST, streaming_bits, sve_bits
 from jitgemm.isa.matrix import AMX, MatrixUnit
 from jitgemm.isa.ops import BF16_DOT, FUSED_OPS, TWO_ROUNDING_OPS, Op
+from jitgemm.isa.outer import OuterUnit, sme
 from jitgemm.isa.types import ElementType
 
 __all__ = [
     "AVX2", "AVX2_VNNI", "AVX512", "AVX512_AMX", "AVX512_BF16", "AVX512_VNNI", "BY_NAME",
-    "INTERPRETER", "NEON", "PORTABLE", "SVE", "Isa", "register", "sve",
+    "INTERPRETER", "NEON", "PORTABLE", "SME", "SME_WIDE", "SVE", "SVE_SME", "SVE_SME_WIDE", "Isa",
+    "register", "streaming", "sve", "with_sme",
 ]  # fmt: skip
 
 
@@ -47,8 +49,11 @@ class Isa:
         default_factory=lambda: GENERIC_INTEGERS, repr=False, hash=False
     )
     """Operations on integers; ``ops`` are those on floats."""
-    unit: MatrixUnit | None = field(default=None, repr=False, hash=False)
+    unit: MatrixUnit | OuterUnit | None = field(default=None, repr=False, hash=False)
     """Its matrix unit, if it has one."""
+    inside: Isa | None = field(default=None, repr=False, hash=False)
+    """What kernels on the matrix unit are written in, where that has a mode with vectors of its
+    own."""
     half: bool = False
     """Whether there are instructions that convert ``f16``."""
     mask_registers: bool = False
@@ -172,9 +177,46 @@ def sve(bits: int) -> Isa:
     )
 
 
+def streaming(bits: int, *, wide: bool) -> Isa:
+    """Streaming SVE with vectors of ``bits`` and SME's outer products.
+
+    ``wide``: those into sums of 64 bits too.
+    """
+    more = ",+sme-f64f64,+sme-i16i64" if wide else ""
+    return Isa(
+        "streaming",
+        bits,
+        32,
+        FUSED_OPS,
+        fused=True,
+        requires=frozenset({"sme"}),
+        arch="aarch64",
+        cpu="generic",
+        features=f"+neon,+sme{more}",
+        unit=sme(bits, wide=wide),
+        half=True,
+        mask_registers=True,
+        scalable=True,
+    )
+
+
+def with_sme(beside: Isa, bits: int, name: str) -> Isa:
+    """A set of vectors with SME's outer products, whose vectors have ``bits``."""
+    wide = name.endswith("_wide")
+    own = {"sme", "sme-f64f64", "sme-i16i64"} if wide else {"sme"}
+    inside = streaming(bits, wide=wide)
+    return replace(
+        beside, name=name, requires=beside.requires | own, unit=inside.unit, inside=inside
+    )
+
+
 _ELSEWHERE = 256
 """Bits of vectors where the length is the machine's and this machine has none."""
 SVE = sve(sve_bits() or _ELSEWHERE)
+# Beside the unit vectors of either kind: some machines have streaming SVE only.
+_STREAMING = streaming_bits() or 2 * _ELSEWHERE
+SVE_SME_WIDE, SVE_SME = (with_sme(SVE, _STREAMING, x) for x in ("sve_sme_wide", "sve_sme"))
+SME_WIDE, SME = (with_sme(NEON, _STREAMING, x) for x in ("sme_wide", "sme"))
 PORTABLE = Isa("portable", 128, 16, TWO_ROUNDING_OPS, fused=False, cpu="generic")
 # The checking interpreter, pinned like any other set: slow, but every access is checked.
 INTERPRETER = Isa(
@@ -194,6 +236,10 @@ BY_NAME: dict[str, Isa] = {
         AVX512,
         AVX2_VNNI,
         AVX2,
+        SVE_SME_WIDE,
+        SVE_SME,
+        SME_WIDE,
+        SME,
         SVE,
         NEON,
         PORTABLE,

@@ -193,10 +193,23 @@ def tiled(types: OperandTypes, isa: Isa) -> Arithmetic | None:
     """
     a, b = types.a, types.b
     product = None if isa.unit is None else isa.unit.product_of(a, b, sum_type(types))
+    if product is None and not sum_type(types).integral:
+        return _tiled_upconverted(types, isa)
     # One that rounds has an order of its own, which callers must allow.
     if product is None or (product.order and not types.bf16_dot):
         return None
     return Arithmetic(types, a, b, product.group, product.name, tiles=True)
+
+
+def _tiled_upconverted(types: OperandTypes, isa: Isa) -> Arithmetic | None:
+    """Numbers that become floats of the sums' type, multiplied in these by a matrix unit."""
+    element = sum_type(types)
+    product = None if isa.unit is None else isa.unit.product_of(element, element, element)
+    if product is None:
+        return None
+    # Micropanels are those of vectors, which few rows meet.
+    stored = types.b if types.b.format else None
+    return Arithmetic(types, element, element, accumulate=product.name, stored=stored, tiles=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,13 @@ __all__ = ["gemm_functions"]
 
 def gemm_functions(spec: GemmSpec) -> list[Function]:
     """The nest and its forms for small, deep, 1 x 1 and many small products, and B's packing."""
-    functions = [nest(spec), serial(spec), split(spec)]
-    if spec.types.sum_in_lanes(spec.element):
+    functions = [nest(spec), serial(spec)]
+    if not spec.tiles:  # tiles would be too few
+        functions.append(split(spec))
+    if spec.types.sum_in_lanes(spec.element) and not spec.tiles:
         functions.append(dot(spec))
     if spec.b is BSource.PACKED:
         functions.append(pack_b(spec))
-    if spec.b is BSource.INPLACE and not spec.epilogue.operands:
+    if spec.b is BSource.INPLACE and not spec.epilogue.operands and not spec.tiles:
         functions.append(repeat(spec))
     return functions

@@ -260,9 +260,45 @@ def upconvert_panel(spec: GemmSpec) -> Function:
 
 def copy_rows(spec: GemmSpec) -> Function:
     """Copy ``rows`` of A as k-groups into this thread's region, each row with its sum behind it."""
-    how = spec.arithmetic
+    copy = _copy(spec)
 
     def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
+        k.call(copy, job_at, source, target, JOB.view(k, job_at).int("a_row"), rows, depth)
+
+    params = parameters("job* source* target* rows depth")
+    return Function(f"{spec.symbol}_pack_a", params, body)
+
+
+def pack_group_panels(spec: GemmSpec) -> Function:
+    """Pack ``rows`` of A as k-groups, in micropanels as high as a tile of the product.
+
+    The rows of a micropanel are copied first.  The sums of rows are one more step of depth.
+    """
+    copy, word, more = _copy(spec), spec.element, int(spec.sums_columns)
+
+    def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
+        job = JOB.view(k, job_at)
+        height, row = job.int("pack_a_width"), job.int("copied_row")
+        # Behind all micropanels of this thread.
+        space = target + (job.int("upconverted_at") - height * row)
+        for i in k.range(0, rows, height):
+            some = k.min(height, rows - i)
+            k.call(copy, job_at, source + i * job.int("source_row"), space, row, some, depth)
+            matrix = Source(space, row, k.const(word.bytes), some, depth + more)
+            panel = target + i // height * job.int("a_tile"), job.int("a_tile")
+            pack_panels(k, word, matrix, panel, height)
+
+    params = parameters("job* source* target* rows depth")
+    return Function(f"{spec.symbol}_pack_a", params, body)
+
+
+def _copy(spec: GemmSpec) -> Function:
+    """Copy ``rows`` of A as k-groups, ``row`` bytes apart, each with its sum behind it."""
+    how = spec.arithmetic
+
+    def body(
+        k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, row: Int, rows: Int, depth: Int
+    ) -> None:
         job = JOB.view(k, job_at)
         groups, depth = depth, job.int("k_numbers")
         stride, swap = job.int("source_col"), job.int("swap_a").differs(0)
@@ -272,7 +308,7 @@ def copy_rows(spec: GemmSpec) -> Function:
         dense = stride.equals(how.types.a.bytes) & ~swap
         for i in k.range(0, rows):
             line = source + i * job.int("source_row")
-            to = target + i * job.int("a_row")
+            to = target + i * row
             for along in k.branches(dense):
                 if along:
                     _row(k, numbers, (line, to), (depth, groups * how.group), lanes)
@@ -286,8 +322,8 @@ def copy_rows(spec: GemmSpec) -> Function:
             if spec.sums_columns:
                 _sum(k, spec, how, to, groups)
 
-    params = parameters("job* source* target* rows depth")
-    return Function(f"{spec.symbol}_pack_a", params, body)
+    params = parameters("job* source* target* row rows depth")
+    return Function(f"{spec.symbol}_copy_a", params, body)
 
 
 def _row(

@@ -121,6 +121,7 @@ JOB = Record(
     "pack_cols",  # columns per such ticket, a multiple of nr
     "pack_a",  # 0: A is read in place; 1: packed as micropanels; 2: its rows are copied together
     "pack_a_width",  # elements per depth step (1) or per row (2) of the copy
+    "copied_row",  # bytes from row to row of what is copied before it is packed as micropanels
     "upconverted_at",  # where a micropanel is upconverted, from the thread's copied rows on
     "rows_ahead",  # from a chunk's rows to those this thread will probably draw next; 0: none
     "a_tile",  # from one microtile's rows of A to the next, as the microkernel walks A

@@ -54,7 +54,7 @@ def macrokernel(spec: GemmSpec) -> Function:
     def body(k: Kernel, job_at: Ptr, block_at: Ptr) -> None:
         job, block = JOB.view(k, job_at), BLOCK.view(k, block_at)
         tile = TILE.view(k, k.scratch(record_bytes(spec)))
-        if spec.b is not BSource.INPLACE:
+        if spec.b is not BSource.INPLACE or spec.tiles:
             _Loops(k, spec, (job, tile), block).run()
             return
         for streams in k.branches(job.int("row_streaming").equals(1)):
@@ -63,7 +63,17 @@ def macrokernel(spec: GemmSpec) -> Function:
             else:
                 _Loops(k, spec, (job, tile), block).run()
 
-    return Function(f"{spec.symbol}_macro", parameters("job* block*"), body)
+    whole = Function(f"{spec.symbol}_macro", parameters("job* block*"), body)
+    return whole if spec.outer is None else _entering(spec, whole)
+
+
+def _entering(spec: GemmSpec, block: Function) -> Function:
+    """A block in the mode of its unit: the mode is entered once for all its microtiles."""
+
+    def body(k: Kernel, job_at: Ptr, block_at: Ptr) -> None:
+        k.call_inside(block, job_at, block_at)
+
+    return Function(f"{spec.symbol}_block", block.params, body)
 
 
 class _Loops:
@@ -98,7 +108,7 @@ class _Loops:
         """
         k, spec, job = self.k, self.spec, self.job
         self.count, self.together = k.var(k.const(1)), k.var(self.tile_rows)
-        if spec.b is not BSource.INPLACE:
+        if spec.b is not BSource.INPLACE or spec.tiles:
             return
         whole_depth = self.p0.equals(0) & self.p1.equals(job.int("k_groups"))
         shallow = (self.p1 <= spec.element.depth_block) & (self.p1 - self.p0 <= self.step)
@@ -116,11 +126,12 @@ class _Loops:
         k, spec, cols = self.k, self.spec, self.j1 - self.j0
         panels = k.ceil_div(cols, spec.nr) if spec.partial_groups else cols // spec.nr
         grouped = self.j0 + k.min(panels // self.group * self.group * spec.nr, cols)
-        if spec.tiles:
+        configured = spec.tiles and spec.outer is None
+        if configured:
             self.tile.set("shape", 0)
         self._micropanels(self.j0, grouped, self.group)
         self._micropanels(grouped, self.j1, k.const(1))
-        if spec.tiles:
+        if configured:
             k.release_tiles(unit_state(spec, self.tile))
 
     def _micropanels(self, start: Int, stop: Int, panels: Int) -> None:

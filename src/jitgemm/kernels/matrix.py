@@ -11,6 +11,7 @@ from which one row after the other goes through the epilogue of the vector kerne
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jitgemm.isa.matrix import MatrixUnit
@@ -19,10 +20,10 @@ from jitgemm.kernels.epilogue import conclude, masks_of
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.spec import Bias, GemmSpec, Scale
 from jitgemm.kernels.squares import Square, flat, tall
-from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, parameters
+from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, Vec, parameters
 from jitgemm.lang.record import View
 
-__all__ = ["matrix_microkernel", "record_bytes", "unit_state"]
+__all__ = ["finish_rows", "matrix_microkernel", "record_bytes", "unit_state"]
 
 _LINE = 64
 _MOST_TOGETHER = 4
@@ -32,13 +33,13 @@ _ONE_F32 = 0x3F800000
 
 
 def _unit(spec: GemmSpec) -> MatrixUnit:
-    assert spec.isa.unit is not None
+    assert isinstance(spec.isa.unit, MatrixUnit)
     return spec.isa.unit
 
 
 def record_bytes(spec: GemmSpec) -> int:
     """Bytes of a tile record, and of the state of the unit behind it."""
-    if not (spec.tiles and _unit(spec).state):
+    if not spec.tiles or spec.outer is not None or not _unit(spec).state:
         return TILE.size
     return _state_at() + _unit(spec).state
 
@@ -203,31 +204,52 @@ def _together(spec: GemmSpec, vectors: int) -> int:
     return max(1, min(_MOST_TOGETHER, spec.isa.vector_registers // 2 // vectors))
 
 
-def _rows(spec: GemmSpec, panels: int) -> Function:
-    """The epilogue, some rows at a time: ``rows`` of sums in ``buffer``, as wide as ``panels``."""
-    lanes, columns = spec.lanes, range(panels * spec.tile.nr_regs)
-    element, width, size = spec.element, len(columns) * lanes, spec.element.bytes
-    together = _together(spec, len(columns))
+def finish_rows(
+    k: Kernel, spec: GemmSpec, records: tuple[View, View], vectors: int,
+    parts: list[tuple[Int, Callable[[Int, int, int], Vec]]],
+) -> None:  # fmt: skip
+    """Take rows of sums through the epilogue, some at a time.
 
-    def body(k: Kernel, job_at: Ptr, tile_at: Ptr, buffer: Ptr, rows: Int) -> None:
-        job, tile = JOB.view(k, job_at), TILE.view(k, tile_at)
-        walk = TileMoves(spec, tile).rows(job)
-        for full in k.branches(tile.int("cols").equals(width)):
-            cols = None if full else tile.int("cols")
-            masks = masks_of(k, spec, columns, cols) if spec.isa.mask_registers else None
+    Args:
+        k: the backend.
+        spec: the kernel.
+        records: the job's, and the tile's, which is moved down its rows and back.
+        vectors: how wide a row is.
+        parts: ranges of rows, one behind the other: how many there are, and what reads them, from
+            a row of the range, how many rows further down, and a vector's number.
+    """
+    (job, tile), columns = records, range(vectors)
+    together = _together(spec, vectors)
+    walk, width = TileMoves(spec, tile).rows(job), vectors * spec.lanes
+    for full in k.branches(tile.int("cols").equals(width)):
+        cols = None if full else tile.int("cols")
+        masks = masks_of(k, spec, columns, cols) if spec.isa.mask_registers else None
+        above = k.const(0)
+        for rows, read in parts:
             whole = rows // together * together
             for first, stop, count in ((k.const(0), whole, together), (whole, rows, 1)):
                 for i in k.range(first, stop, count):
-                    walk.to(i)
-                    at = buffer + i * (width * size)
-                    sums = {
-                        (r, j): k.var(k.load(at + (r * width + j * lanes) * size, element, lanes))
-                        for r in range(count)
-                        for j in columns
-                    }
-                    conclude(k, spec, (job, tile), sums, cols, masks)
-        # The next depth block starts from the first row again.
-        walk.back()
+                    walk.to(above + i)
+                    sums = {(r, j): k.var(read(i, r, j)) for r in range(count) for j in columns}
+                    conclude(k, spec, records, sums, cols, masks)
+            above = above + rows
+    # The next depth block starts from the first row again.
+    walk.back()
+
+
+def _rows(spec: GemmSpec, panels: int) -> Function:
+    """The epilogue, some rows at a time: ``rows`` of sums in ``buffer``, as wide as ``panels``."""
+    vectors = panels * spec.tile.nr_regs
+    lanes, element, size = spec.lanes, spec.element, spec.element.bytes
+    width = vectors * lanes
+
+    def body(k: Kernel, job_at: Ptr, tile_at: Ptr, buffer: Ptr, rows: Int) -> None:
+        def read(i: Int, below: int, j: int) -> Vec:
+            at = buffer + i * (width * size)
+            return k.load(at + (below * width + j * lanes) * size, element, lanes)
+
+        records = JOB.view(k, job_at), TILE.view(k, tile_at)
+        finish_rows(k, spec, records, vectors, [(rows, read)])
 
     params = parameters("job* tile* buffer* rows")
     return Function(f"{spec.symbol}_rows_{width}", params, body)

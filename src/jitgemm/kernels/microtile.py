@@ -13,6 +13,7 @@ from jitgemm.kernels.columns import column_tile
 from jitgemm.kernels.job import JOB, TILE
 from jitgemm.kernels.matrix import matrix_microkernel
 from jitgemm.kernels.micro import microkernel
+from jitgemm.kernels.outer import outer_microkernel
 from jitgemm.kernels.spec import MOST_ROWS, Bias, BSource, GemmSpec
 from jitgemm.kernels.tilecopy import Place, copy_tile
 from jitgemm.lang.core import Cond, Function, Int, Kernel, Ptr, parameters
@@ -102,8 +103,9 @@ def _one_block(
     (job, tile), (a, b, variant), (p, end) = records, what, depth
     _set_ends(k, records, p.equals(0), end)
     if spec.tiles:
+        kernel = matrix_microkernel if spec.outer is None else outer_microkernel
         for panels in k.cases(variant // PANELS, [p for p, _ in spec.tile.groups]):
-            micro, height = matrix_microkernel(spec, panels), variant % PANELS
+            micro, height = kernel(spec, panels), variant % PANELS
             k.call(micro, job.ptr, tile.ptr, a, b, height, end - p)
         return
     for number in k.cases(variant, [g * PANELS + r for g, r in spec.tile.variants()]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitgemm.kernels.groups import copy_rows, pack_groups
+from jitgemm.kernels.groups import copy_rows, pack_group_panels, pack_groups
 from jitgemm.kernels.job import JOB
 from jitgemm.kernels.pack import Source, pack_panels
 from jitgemm.kernels.spec import GemmSpec
@@ -35,7 +35,7 @@ def pack_a(spec: GemmSpec) -> Function:
     side does: it is the same routine with the axes exchanged, one panel as wide as the depth.
     """
     if not spec.arithmetic.plain:
-        return copy_rows(spec)
+        return copy_rows(spec) if spec.outer is None else pack_group_panels(spec)
 
     def body(k: Kernel, job_at: Ptr, source: Ptr, target: Ptr, rows: Int, depth: Int) -> None:
         job = JOB.view(k, job_at)

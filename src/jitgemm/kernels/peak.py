@@ -35,7 +35,7 @@ def chains(isa: Isa) -> int:
 def _on_unit(isa: Isa, fold: str) -> tuple[MatrixUnit, TileProduct] | None:
     """The matrix unit and its product of this name, if ``fold`` is one."""
     product = None if isa.unit is None else isa.unit.product(fold)
-    return None if isa.unit is None or product is None else (isa.unit, product)
+    return (isa.unit, product) if isinstance(isa.unit, MatrixUnit) and product else None
 
 
 def operations_per_round(element: ElementType, isa: Isa, fold: str = "madd") -> int:

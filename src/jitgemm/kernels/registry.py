@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from jitgemm.errors import IsaError, message
 from jitgemm.isa.matrix import MatrixUnit
+from jitgemm.isa.outer import OuterUnit
 from jitgemm.isa.tables import (
     AVX2,
     AVX2_VNNI,
@@ -18,7 +19,11 @@ from jitgemm.isa.tables import (
     INTERPRETER,
     NEON,
     PORTABLE,
+    SME,
+    SME_WIDE,
     SVE,
+    SVE_SME,
+    SVE_SME_WIDE,
     Isa,
 )  # fmt: skip
 from jitgemm.isa.types import F32, F64, I32, I64, ElementType
@@ -80,7 +85,7 @@ def register(element: ElementType, isa: Isa, tile: Tile, components: int = 1) ->
     _ROWS[element.name, isa.name, components] = (element, isa, components, tile)
 
 
-def _check_unit(element: ElementType, isa: Isa, unit: MatrixUnit, tile: Tile) -> None:
+def _check_unit(element: ElementType, isa: Isa, unit: MatrixUnit | OuterUnit, tile: Tile) -> None:
     """Refuse micropanels that the vector kernels and the matrix unit cannot share.
 
     Few rows are multiplied by vectors, and a handle serves both.
@@ -92,8 +97,9 @@ def _check_unit(element: ElementType, isa: Isa, unit: MatrixUnit, tile: Tile) ->
             expected = "a product with a name of its own"
             raise ValueError(message(f"isa, with {unit.name}", expected, repr(product.name)))
         width = tile.nr_regs * isa.lanes(element)
-        if width % unit.words:
-            expected = f"micropanels of whole tiles of {unit.name}, {unit.words} columns wide"
+        words = unit.words(element) if isinstance(unit, OuterUnit) else unit.words
+        if width % words:
+            expected = f"micropanels of whole tiles of {unit.name}, {words} columns wide"
             raise ValueError(message("tile", expected, f"{width} columns"))
         types = OperandTypes(product.a, product.b, element, element, element, bool(product.order))
         vectors = arithmetic_for(types, element, isa)
@@ -130,7 +136,19 @@ def columns_tile(tile: Tile, isa: Isa, components: int) -> Tile:
     return Tile(mr=rows, nr_regs=tile.nr_regs, groups=((1, rows),))
 
 
-def matrix_tile(tile: Tile, isa: Isa) -> Tile:
+def _outer_tile(element: ElementType, tile: Tile, isa: Isa, unit: OuterUnit) -> Tile:
+    """All accumulators, in a rectangle as wide as one or more micropanels of ``tile``."""
+    words, most = unit.words(element), unit.accumulators(element)
+    per_panel = tile.nr_regs * isa.lanes(element) // words
+    groups = tuple(
+        (panels, min(most // (panels * per_panel) * words, MOST_ROWS // words * words))
+        for panels in (1, 2, 4)
+        if panels * per_panel <= most
+    )
+    return Tile(mr=groups[0][1], nr_regs=per_panel, groups=groups)
+
+
+def matrix_tile(element: ElementType, tile: Tile, isa: Isa) -> Tile:
     """The tile for the set's matrix unit, on the micropanels of ``tile``.
 
     With eight registers four of sums in a square need two of A and two of B, which is as many bytes
@@ -139,6 +157,8 @@ def matrix_tile(tile: Tile, isa: Isa) -> Tile:
     """
     unit = isa.unit
     assert unit is not None
+    if isinstance(unit, OuterUnit):
+        return _outer_tile(element, tile, isa, unit)
     per_panel = tile.nr_regs * isa.vector_bits // (8 * unit.row_bytes)
     rows = min(largest(unit).halves * unit.rows, MOST_ROWS)
     # A row of them must go through the epilogue in vectors.
@@ -155,8 +175,25 @@ def slim_tile(tile: Tile) -> Tile:
     return Tile(mr=rows, nr_regs=1, groups=((1, rows),))
 
 
+def _beside(isa: Isa) -> Tile:
+    """The vector tile beside a unit of outer products: micropanels two of its tiles wide.
+
+    One where two are more vectors than there are registers for.
+    """
+    assert isinstance(isa.unit, OuterUnit)
+    vectors = 8 * isa.unit.row_bytes // isa.vector_bits
+    columns = 2 * vectors if 2 * vectors <= isa.vector_registers // 2 else vectors
+    budget = isa.vector_registers - 2
+    rows = max(r for r in range(1, 13) if r * columns + min(r, columns) <= budget)
+    return Tile(mr=rows, nr_regs=columns, groups=((1, rows),))
+
+
 for _element in (F32, F64):
     for _isa, _tile, _complex in (
+        (SVE_SME_WIDE, _beside(SVE_SME_WIDE), _SCALABLE_COMPLEX),
+        (SVE_SME, _beside(SVE_SME), _SCALABLE_COMPLEX),
+        (SME_WIDE, _beside(SME_WIDE), _BY_LANE_COMPLEX),
+        (SME, _beside(SME), _BY_LANE_COMPLEX),
         (AVX512_AMX, _WIDE, _WIDE_COMPLEX),
         (AVX512_BF16, _WIDE, _WIDE_COMPLEX),
         (AVX512_VNNI, _WIDE, _WIDE_COMPLEX),
@@ -173,6 +210,10 @@ for _element in (F32, F64):
 # 32-bit sums are also those of words of narrower numbers.  A product that is no single instruction
 # needs registers of its own: four for 64 bits of AVX2, which multiplies halves.
 for _isa, _tile, _long in (
+    (SVE_SME_WIDE, _beside(SVE_SME_WIDE), _beside(SVE_SME_WIDE)),
+    (SVE_SME, _beside(SVE_SME), _beside(SVE_SME)),
+    (SME_WIDE, _beside(SME_WIDE), _beside(SME_WIDE)),
+    (SME, _beside(SME), _beside(SME)),
     (AVX512_AMX, _WIDE, _LONG),
     (AVX512_BF16, _WIDE, _LONG),
     (AVX512_VNNI, _WIDE, _LONG),

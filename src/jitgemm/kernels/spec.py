@@ -13,6 +13,7 @@ from enum import Enum
 from functools import lru_cache
 
 from jitgemm.errors import LanguageError, message
+from jitgemm.isa.outer import OuterUnit
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import F32, ElementType
 from jitgemm.kernels.arithmetic import Arithmetic, OperandTypes
@@ -20,8 +21,8 @@ from jitgemm.kernels.expression import Program
 
 __all__ = ["MOST_ROWS", "Axes", "BSource", "Bias", "Epilogue", "GemmSpec", "Scale", "Tile"]
 
-MOST_ROWS = 63
-"""Of a microtile: a variant of the microkernel is a number of panels times 64 and its rows."""
+MOST_ROWS = 255
+"""Of a microtile: a variant of the microkernel is a number of panels times 256 and its rows."""
 
 
 class BSource(Enum):
@@ -179,7 +180,9 @@ class Tile:
             raise ValueError(message("tile", expected, self))
         for panels, rows in self.groups:
             columns = panels * self.nr_regs
-            needed = rows * components * columns + min(columns, self.nr_regs) + 1
+            reals = rows * components
+            # The shorter side is held, the longer one streams past it.
+            needed = reals * columns + min(columns, reals) + 1
             if not (panels > 0 and 0 < rows <= self.mr and needed <= registers):
                 got = f"{rows} rows by {columns} vectors, which need {needed}"
                 raise ValueError(message("tile", f"one that fits {registers} registers", got))
@@ -237,7 +240,10 @@ class GemmSpec:
             "an epilogue that reads the operands it has": all(
                 0 <= i < len(epilogue.operands) for x in epilogue.programs for i in x.operands
             ),
-            "a matrix unit reads micropanels": not how.tiles or self.b is BSource.PACKED,
+            "tiles are loaded from micropanels": (
+                not how.tiles or self.b is BSource.PACKED or self.outer is not None
+            ),
+            "outer products take rows of B": (self.outer is None or self.b is not BSource.COLUMNS),
             "vectors of at least one number": self.isa.lanes(self.element) > 0,
         }
         broken = [rule for rule, holds in rules.items() if not holds]
@@ -315,6 +321,12 @@ class GemmSpec:
     def tiles(self) -> bool:
         """Whether a matrix unit multiplies tiles of k-groups."""
         return self.arithmetic.tiles
+
+    @property
+    def outer(self) -> OuterUnit | None:
+        """The unit that adds outer products to tiles of sums, if one multiplies."""
+        unit = self.isa.unit
+        return unit if self.tiles and isinstance(unit, OuterUnit) else None
 
     @property
     def upconverts_b(self) -> bool:

@@ -199,6 +199,26 @@ class Kernel(VectorWords):
     def fold_tiles(self, state: Ptr, name: str, total: int, a: int, b: int) -> None:
         """Add the product of tiles ``a`` and ``b`` to ``total``: the unit's product ``name``."""
 
+    # -- outer products (isa.outer) ---------------------------------------------------------------
+    @abstractmethod
+    def call_inside(self, function: Function, *args: IntLike | Ptr) -> None:
+        """Call a function into the mode of the set's unit of outer products.
+
+        It returns nothing, and the mode ends with it.  What the tiles hold at first is undefined.
+        """
+
+    @abstractmethod
+    def zero_sums(self, tile: int, element: ElementType) -> None:
+        """Clear a tile of sums."""
+
+    @abstractmethod
+    def fold_outer(self, name: str, total: int, a: Vec, b: Vec) -> None:
+        """Add the outer product of two vectors of k-groups to a tile: the unit's ``name``."""
+
+    @abstractmethod
+    def row_of_sums(self, tile: int, index: Int, element: ElementType) -> Vec:
+        """A row of a tile of sums, as a vector."""
+
     # -- control --------------------------------------------------------------------------------
     @abstractmethod
     def range(self, start: IntLike, stop: IntLike, step: IntLike = 1) -> Iterator[Int]:

@@ -23,7 +23,7 @@ from jitgemm.isa.types import BY_NAME, ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Mask, Ptr, Var, Vec
 from jitgemm.lang.interp_vectors import VectorValues
 from jitgemm.lang.memory import Memory
-from jitgemm.lang.tiles import TileRegisters, product_of
+from jitgemm.lang.tiles import OuterSums, TileRegisters, product_of
 from jitgemm.lang.values import T
 
 __all__ = ["InterpKernel", "Memory", "dtype_of", "run"]
@@ -86,6 +86,7 @@ class InterpKernel(VectorValues):
         self._spills = spills
         self._frame = _Frame("top")
         self._tiles = TileRegisters(isa, memory)
+        self._sums = OuterSums(isa)
 
     # -- integers, conditions, pointers ---------------------------------------------------------
     def const(self, value: IntLike) -> Int:
@@ -246,6 +247,22 @@ class InterpKernel(VectorValues):
 
     def fold_tiles(self, state: Ptr, name: str, total: int, a: int, b: int) -> None:  # noqa: ARG002
         self._tiles.fold(product_of(self.isa, name), (total, a, b))
+
+    # -- outer products -------------------------------------------------------------------------
+    def call_inside(self, function: Function, *args: IntLike | Ptr) -> None:
+        self._sums.enter()
+        self.call(function, *args)
+        self._sums.leave()
+
+    def zero_sums(self, tile: int, element: ElementType) -> None:
+        self._sums.zero(tile, element)
+
+    def fold_outer(self, name: str, total: int, a: Vec, b: Vec) -> None:
+        self._sums.fold(product_of(self.isa, name), total, a.handle, b.handle)
+
+    def row_of_sums(self, tile: int, index: Int, element: ElementType) -> Vec:
+        row = self._sums.row(tile, index.handle, element)
+        return Vec(self, row, element, row.size)
 
     # -- control --------------------------------------------------------------------------------
     def range(self, start: IntLike, stop: IntLike, step: IntLike = 1) -> Iterator[Int]:

@@ -16,9 +16,10 @@ from jitgemm.isa.matrix import Text, Word
 from jitgemm.isa.types import BY_NAME, ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Mask, Ptr, Var, Vec
 from jitgemm.lang.llvm_vectors import VectorText
+from jitgemm.lang.module import RunsIn
 from jitgemm.lang.template import Holes
 from jitgemm.lang.threads import ThreadWords
-from jitgemm.lang.tiles import matrix_unit, product_of
+from jitgemm.lang.tiles import matrix_unit, outer_unit, product_of
 from jitgemm.lang.values import T, Value
 
 __all__ = ["LlvmKernel"]
@@ -46,16 +47,25 @@ class LlvmKernel(VectorText, ThreadWords):
     def define(self, *, external: bool) -> str:
         """The function's text."""
         args = [self._parameter(f"%{name}", kind) for name, kind in self.function.params]
-        self._finish(self.function.body(self, *args))
-        params = ", ".join(f"{_TYPES[kind]} %{name}" for name, kind in self.function.params)
-        head = self.header(params, external=external)
+        params = [f"{_TYPES[kind]} %{name}" for name, kind in self.function.params]
+        if self.module.mode_of(self.function) is RunsIn.ENTERED:
+            params.append("ptr %kept")
+            mode = outer_unit(self.isa).mode
+            self._write(mode.arrive, {"kept": "%kept"})
+            value = self.function.body(self, *args)
+            self._write(mode.depart, {"kept": "%kept"})
+        else:
+            value = self.function.body(self, *args)
+        self._finish(value)
+        head = self.header(", ".join(params), external=external)
         return "\n".join([head, "entry:", *self._allocas, *self._lines, "}"])
 
     def header(self, params: str, *, external: bool) -> str:
         """The ``define`` line."""
         linkage = "" if external else "internal "
         result = _TYPES[self.function.result]
-        return f"define {linkage}{result} @{self.function.name}({params}) noinline #0 {{"
+        attributes = f"noinline #{self.module.mode_of(self.function).value}"
+        return f"define {linkage}{result} @{self.function.name}({params}) {attributes} {{"
 
     def _parameter(self, handle: str, kind: str) -> Value:
         element = BY_NAME.get(kind)
@@ -240,12 +250,16 @@ class LlvmKernel(VectorText, ThreadWords):
             word(self, state, *operands.values())
             return
         every: dict[str, int | Ptr | Int] = {"state": state, **operands}
-        named = {k: str(x) if isinstance(x, int) else x.handle for k, x in every.items()}
-        holes = Holes(self._name, {}, named.items())
+        self._write(word, {k: str(x) if isinstance(x, int) else x.handle for k, x in every.items()})
+
+    def _write(self, word: Text, operands: dict[str, str]) -> Holes:
+        """Write the lines of a word; the names of its result and temporaries."""
+        holes = Holes(self._name, {}, operands.items())
         for line in word.declares.splitlines():
             self.module.declare(line)
         for line in word.lines:
             self._emit(line.format_map(holes))
+        return holes
 
     def configure_tiles(self, state: Ptr, heights: IntLike) -> None:
         unit = matrix_unit(self.isa)
@@ -271,6 +285,30 @@ class LlvmKernel(VectorText, ThreadWords):
 
     def fold_tiles(self, state: Ptr, name: str, total: int, a: int, b: int) -> None:
         self._tell(product_of(self.isa, name).word, state, total=total, a=a, b=b)
+
+    # -- outer products -------------------------------------------------------------------------
+    def call_inside(self, function: Function, *args: IntLike | Ptr) -> None:
+        mode, kept = outer_unit(self.isa).mode, self.scratch(_WORD)
+        symbol = self.module.need(function, RunsIn.ENTERED)
+        values = [*self.arguments(function, args), kept]
+        texts = ", ".join(f"{self._type_of(value)} {value.handle}" for value in values)
+        self._write(mode.enter, {"kept": kept.handle})
+        self._emit(f"call void @{symbol}({texts})")
+        self._write(mode.leave, {"kept": kept.handle})
+
+    def zero_sums(self, tile: int, element: ElementType) -> None:
+        unit = outer_unit(self.isa)
+        self._write(unit.zero, {"bits": str(unit.bytes_of(tile, element))})
+
+    def fold_outer(self, name: str, total: int, a: Vec, b: Vec) -> None:
+        word = product_of(self.isa, name).word
+        assert isinstance(word, Text)
+        self._write(word, {"total": str(total), "a": a.handle, "b": b.handle})
+
+    def row_of_sums(self, tile: int, index: Int, element: ElementType) -> Vec:
+        unit = outer_unit(self.isa)
+        holes = self._write(unit.row[element.name], {"tile": str(tile), "index": index.handle})
+        return Vec(self, holes["r"], element, unit.words(element))
 
     # -- control --------------------------------------------------------------------------------
     def range(self, start: IntLike, stop: IntLike, step: IntLike = 1) -> Iterator[Int]:
@@ -335,7 +373,8 @@ class LlvmKernel(VectorText, ThreadWords):
         self._start(done)
 
     def call(self, function: Function, *args: IntLike | Ptr | Vec | float) -> Any:
-        symbol = self.module.need(function)
+        inside = self.module.mode_of(self.function) is not RunsIn.NORMAL
+        symbol = self.module.need(function, RunsIn.INSIDE if inside else RunsIn.NORMAL)
         values = self.arguments(function, args)
         texts = ", ".join(f"{self._type_of(value)} {value.handle}" for value in values)
         text = f"call {_TYPES[function.result]} @{symbol}({texts})"

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
+from jitgemm.errors import LanguageError
+from jitgemm.isa.outer import OuterUnit
 from jitgemm.isa.tables import Isa
 from jitgemm.lang.core import Function
 
-__all__ = ["LlvmModule"]
+__all__ = ["LlvmModule", "RunsIn"]
+
+
+class RunsIn(Enum):
+    """In which mode of the processor a function runs; the number of its attributes."""
+
+    NORMAL = 0
+    ENTERED = 1
+    """It is called into the mode of a unit of outer products, and leaves it."""
+    INSIDE = 2
+    """It is called there and stays there."""
 
 
 class FunctionText(Protocol):
@@ -30,16 +43,27 @@ class LlvmModule:
     """What writes one function."""
     declarations: dict[str, None] = field(default_factory=dict)
     _texts: list[str] = field(default_factory=list)
-    _done: dict[str, Function] = field(default_factory=dict)
+    _done: dict[str, RunsIn] = field(default_factory=dict)
     _queue: list[Function] = field(default_factory=list)
+    _queued: set[str] = field(default_factory=set)
 
-    def need(self, function: Function) -> str:
-        """Make sure ``function`` ends up in the module; its symbol."""
-        known = self._done.get(function.name)
-        if known is None:
-            self._done[function.name] = function
+    def need(self, function: Function, mode: RunsIn = RunsIn.NORMAL) -> str:
+        """Make sure ``function`` ends up in the module; its symbol.
+
+        Raises:
+            LanguageError: it is there already, for another mode.
+        """
+        known = self._done.setdefault(function.name, mode)
+        if known is not mode:
+            raise LanguageError(f"{function.name} runs in two modes")
+        if function.name not in self._queued:
+            self._queued.add(function.name)
             self._queue.append(function)
         return function.name
+
+    def mode_of(self, function: Function) -> RunsIn:
+        """In which mode a function of the module runs."""
+        return self._done[function.name]
 
     def declare(self, line: str) -> None:
         """Add a declaration once."""
@@ -51,15 +75,25 @@ class LlvmModule:
         while self._queue:
             function = self._queue.pop(0)
             self._texts.append(self.writer(self, function).define(external=function.name in names))
-        parts = [f"; {self.name}", *self._texts, *self.declarations, self._attributes()]
+        unit = self.isa.unit
+        support, modes = [], [RunsIn.NORMAL]
+        if isinstance(unit, OuterUnit) and RunsIn.ENTERED in self._done.values():
+            support, modes = [unit.mode.support], list(RunsIn)
+        known = "\n".join(support).splitlines()
+        declared = [x for x in self.declarations if x not in known]
+        attributes = [self._attributes(mode) for mode in modes]
+        parts = [f"; {self.name}", *self._texts, *support, *declared, *attributes]
         return "\n\n".join(parts) + "\n"
 
-    def _attributes(self) -> str:
-        """What holds for every function."""
-        words = ["nounwind", '"no-builtins"']
-        if self.isa.arch == "aarch64":
-            if self.isa.vscale:
-                words.append(f"vscale_range({self.isa.vscale},{self.isa.vscale})")
-        else:
+    def _attributes(self, mode: RunsIn) -> str:
+        """What holds for every function of a mode."""
+        words, unit = ["nounwind", '"no-builtins"'], self.isa.unit
+        if self.isa.arch != "aarch64":
             words += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
-        return f"attributes #0 = {{ {' '.join(words)} }}"
+        # Vectors of a mode exist in it only.
+        if self.isa.vscale and isinstance(unit, OuterUnit) == (mode is not RunsIn.NORMAL):
+            words.append(f"vscale_range({self.isa.vscale},{self.isa.vscale})")
+        if isinstance(unit, OuterUnit) and mode is not RunsIn.NORMAL:
+            entered = mode is RunsIn.ENTERED
+            words.append(unit.mode.attributes if entered else unit.mode.attributes_inside)
+        return f"attributes #{mode.value} = {{ {' '.join(words)} }}"

@@ -9,10 +9,12 @@ import numpy as np
 from jitgemm.errors import LanguageError
 from jitgemm.isa.conversions import dtype_of
 from jitgemm.isa.matrix import MatrixUnit, TileProduct
+from jitgemm.isa.outer import OuterUnit
 from jitgemm.isa.tables import Isa
+from jitgemm.isa.types import ElementType
 from jitgemm.lang.memory import Memory
 
-__all__ = ["TileRegisters", "matrix_unit", "product_of"]
+__all__ = ["OuterSums", "TileRegisters", "matrix_unit", "outer_unit", "product_of"]
 
 
 def matrix_unit(isa: Isa) -> MatrixUnit:
@@ -21,8 +23,19 @@ def matrix_unit(isa: Isa) -> MatrixUnit:
     Raises:
         LanguageError: it has none.
     """
-    if isa.unit is None:
-        raise LanguageError(f"{isa.name} has no matrix unit")
+    if not isinstance(isa.unit, MatrixUnit):
+        raise LanguageError(f"{isa.name} has no matrix unit of tiles")
+    return isa.unit
+
+
+def outer_unit(isa: Isa) -> OuterUnit:
+    """The set's unit of outer products.
+
+    Raises:
+        LanguageError: it has none.
+    """
+    if not isinstance(isa.unit, OuterUnit):
+        raise LanguageError(f"{isa.name} has no unit of outer products")
     return isa.unit
 
 
@@ -32,7 +45,9 @@ def product_of(isa: Isa, name: str) -> TileProduct:
     Raises:
         LanguageError: it has none of this name.
     """
-    found = matrix_unit(isa).product(name)
+    if isa.unit is None:
+        raise LanguageError(f"{isa.name} has no matrix unit")
+    found = isa.unit.product(name)
     if found is None:
         raise LanguageError(f"the matrix unit of {isa.name} has no product {name!r}")
     return found
@@ -98,3 +113,61 @@ class TileRegisters:
         if (words.dtype, words.shape) != (kind, total.shape):
             raise LanguageError(f"{product.name}: its meaning changes {product.sums}{total.shape}")
         self.held[tiles[0]] = np.ascontiguousarray(words).view(np.uint8)
+
+
+class OuterSums:
+    """Tiles of sums of a unit of outer products: one array, seen in elements of any width."""
+
+    def __init__(self, isa: Isa) -> None:
+        self.isa = isa
+        self.entered = False
+        self._held: dict[tuple[int, int], Any] = {}
+
+    def enter(self) -> None:
+        """The array can be used from now on; it holds nothing."""
+        if self.entered:
+            raise LanguageError("the mode of the matrix unit is entered twice")
+        self.entered, self._held = True, {}
+
+    def leave(self) -> None:
+        """It is gone."""
+        self.entered, self._held = False, {}
+
+    def _checked(self, tile: int, element: ElementType) -> OuterUnit:
+        unit = outer_unit(self.isa)
+        if not self.entered:
+            raise LanguageError(f"tile {tile} is used outside the mode of {unit.name}")
+        if not 0 <= tile < unit.accumulators(element):
+            raise LanguageError(f"{unit.name} has no tile {tile} of {element}")
+        # Tiles of other widths are the same bytes.
+        self._held = {k: v for k, v in self._held.items() if k[1] == element.bytes}
+        return unit
+
+    def zero(self, tile: int, element: ElementType) -> None:
+        """Clear a tile."""
+        side = self._checked(tile, element).words(element)
+        self._held[tile, element.bytes] = np.zeros((side, side), dtype_of(element))
+
+    def _value(self, tile: int, element: ElementType) -> Any:
+        self._checked(tile, element)
+        if (tile, element.bytes) not in self._held:
+            raise LanguageError(f"tile {tile} is read before anything is put into it")
+        return self._held[tile, element.bytes].view(dtype_of(element))
+
+    def fold(self, product: TileProduct, total: int, a: Any, b: Any) -> None:
+        """``product`` of two vectors of k-groups, added to a tile."""
+        sums = self._value(total, product.sums)
+        if a.shape != b.shape or a.shape != sums.shape[:1]:
+            raise LanguageError(f"{product.name}: vectors of {a.size} and {b.size} k-groups")
+        with np.errstate(all="ignore"):
+            found = product.meaning(sums, a[:, None], b[None, :])
+        if (found.dtype, found.shape) != (sums.dtype, sums.shape):
+            raise LanguageError(f"{product.name}: its meaning changes {product.sums}{sums.shape}")
+        self._held[total, product.sums.bytes] = found
+
+    def row(self, tile: int, index: int, element: ElementType) -> Any:
+        """A row of a tile."""
+        held = self._value(tile, element)
+        if not 0 <= index < len(held):
+            raise LanguageError(f"tile {tile} has no row {index}")
+        return held[index].copy()

@@ -95,14 +95,16 @@ class Limits:
     """B is packed over its whole depth."""
     copies_a: bool = False
     """Rows of A are copied for each block of columns."""
+    row_step: int = 1
+    """A microtile has a whole number of so many rows, but for the last."""
     gathers_a: bool = False
     """They are also gathered from columns, which costs as much as some micropanels of product."""
 
 
-def _rows(most: int, m: int) -> int:
+def _rows(most: int, m: int, step: int) -> int:
     """Rows of a full microtile: as few tiles as possible, all of about the same height."""
     tiles = max(1, ceil_div(m, most))
-    return max(1, ceil_div(m, tiles))
+    return max(1, ceil_div(ceil_div(m, tiles), step)) * step
 
 
 def _depth(spec: GemmSpec, k: int) -> int:
@@ -181,7 +183,7 @@ def derive(draft: Draft, limits: Limits) -> Blocking:
     """
     spec, m, k, threads = draft.spec, draft.problem.m, limits.depth, limits.threads
     n = draft.problem.n * spec.components  # columns are counted in reals
-    tile_rows = _rows(limits.tile_rows, m)
+    tile_rows = _rows(limits.tile_rows, m, limits.row_step)
     tiles = max(1, ceil_div(m, tile_rows))
     per_call = draft.packs_b
     # Few rows meet B once: a chunk takes the whole depth and all rows, in steps that keep the part

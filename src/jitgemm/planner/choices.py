@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jitgemm.isa.outer import OuterUnit
 from jitgemm.kernels.arithmetic import Arithmetic, arithmetic_for
 from jitgemm.kernels.registry import columns_tile, matrix_tile, slim_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Tile
@@ -139,12 +140,15 @@ def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
         tile = slim_tile(tile)
     # A unit that rounds has an order of its own, which must not depend on how many rows there are.
     many = problem.m >= context.knob("matrix_rows") and not splits(problem, context)
-    unit = packed and (many or not problem.element.integral)
+    rounds = problem.types.bf16_dot
+    outer = isinstance(isa.unit, OuterUnit) and source is BSource.INPLACE
+    unit = (packed or outer) and problem.components == 1 and (many or rounds)
     rows = packed and problem.m >= _TILES_TO_UPCONVERT * tile.mr
     how = arithmetic_for(problem.types, problem.element, isa, unit=unit, rows=rows)
     if how.tiles:
-        tile = matrix_tile(whole, isa)
-    if how.stored is not None:
+        tile, isa = matrix_tile(problem.element, whole, isa), isa.inside or isa
+        how = how if packed else how.for_few_rows
+    elif how.stored is not None:
         how, tile = _upconverting(problem, how, tile)
     # A number flipped is one with another zero point.
     epilogue = replace(problem.epilogue, zero_a=problem.epilogue.zero_a or how.flip)

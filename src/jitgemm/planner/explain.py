@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitgemm.isa.matrix import MatrixUnit
 from jitgemm.kernels.dot import lane_count
 from jitgemm.planner.machine import Machine
 from jitgemm.planner.problem import Problem
@@ -52,7 +53,7 @@ def _sum(plan: GemmPlan) -> str:
     chains = max(1, -(-groups // block))
     how, unit = plan.spec.arithmetic, plan.spec.isa.unit
     product = unit.product(how.accumulate) if plan.spec.tiles and unit else None
-    if unit is not None and product is not None and product.order:
+    if isinstance(unit, MatrixUnit) and product is not None and product.order:
         tiles = f"tiles of {unit.words} k-groups, each {product.order}"
         return f"{chains} block(s) of at most {-(-block // unit.words)} {tiles}, in ascending order"
     steps = "" if how.group == 1 else f" k-groups of {how.group}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jitgemm.kernels.arithmetic import Arithmetic
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.planner.blocking import Blocking
-from jitgemm.planner.context import Context, Draft, aligned
+from jitgemm.planner.context import Context, Draft, aligned, ceil_div
 from jitgemm.planner.problem import Problem
 from jitgemm.planner.records import PackA, WalkA
 
@@ -45,6 +45,8 @@ def read_a(draft: Draft) -> ReadA:
     """Choose how A is read."""
     problem, spec, context = draft.problem, draft.spec, draft.context
     mr, how = spec.tile.mr, spec.arithmetic
+    if spec.outer is not None:
+        return _by_columns(problem, spec)
     if not how.plain:
         return _k_groups(problem, spec, how, context)
     if problem.a.swapped:
@@ -67,6 +69,15 @@ def read_a(draft: Draft) -> ReadA:
     elif problem.a.col == problem.unit and row:
         found = _colliding_rows(problem, spec, context)
     return found
+
+
+def _by_columns(problem: Problem, spec: GemmSpec) -> ReadA:
+    """How A is read by a unit of outer products, which takes neighbouring rows together."""
+    mr, plain = spec.tile.mr, spec.arithmetic.plain
+    if plain and problem.a.row == problem.unit and not problem.a.swapped:
+        return ReadA(PackA.INPLACE, mr, "A: read in place, its columns are contiguous")
+    kind = "" if plain else f" of k-groups of {spec.arithmetic.group} {spec.arithmetic.a_element}"
+    return ReadA(PackA.PANELS, mr, f"A: packed per chunk, as micropanels{kind}")
 
 
 def _steps(problem: Problem) -> int:
@@ -159,9 +170,14 @@ def walk_a(draft: Draft, pack: PackA, blocking: Blocking) -> WalkA:
     # Numbers of a k-group are side by side.
     col = problem.a.col if spec.arithmetic.plain else unit
     row, tile, width, copied = problem.a.row, rows * problem.a.row, 0, 0
+    first = 0  # bytes of a row that is copied before it is packed
     if pack is PackA.PANELS:
-        row, col, tile, width = unit, rows * unit, rows * kc * unit, rows * spec.components
-        copied = aligned(blocking.rows_per_chunk * kc * unit)
+        steps = kc + int(spec.sums_columns)
+        row, col, tile, width = unit, rows * unit, rows * steps * unit, rows * spec.components
+        copied = aligned(ceil_div(blocking.rows_per_chunk, rows) * tile)
+        if not spec.arithmetic.plain:
+            first = copied_row(spec, kc)
+            copied += rows * first
     elif pack is PackA.ROWS:
         row = copied_row(spec, kc)
         tile, width, copied = rows * row, row // spec.element.bytes, blocking.rows_per_chunk * row
@@ -172,6 +188,7 @@ def walk_a(draft: Draft, pack: PackA, blocking: Blocking) -> WalkA:
         a_tile=tile,
         pack_a=pack,
         pack_a_width=width,
+        copied_row=first,
         upconverted_at=copied,
         rows_ahead=_rows_ahead(draft, blocking),
         workspace_a_stride=copied + upconverted,

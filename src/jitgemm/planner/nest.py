@@ -41,7 +41,9 @@ class Loops:
         limits = Limits(
             groups, draft.threads, read.tile_rows,
             whole_depth=whole_depth, one_slice=not spec.arithmetic.plain,
-            copies_a=read.pack is not PackA.INPLACE, gathers_a=read.pack is PackA.PANELS,
+            copies_a=read.pack is not PackA.INPLACE,
+            gathers_a=read.pack is PackA.PANELS and spec.outer is None,
+            row_step=1 if spec.outer is None else spec.lanes,
         )  # fmt: skip
         blocking = derive(draft, limits)
         panels, packed = _panels(draft, blocking), 0
@@ -141,7 +143,7 @@ class Blocked(_Nest):
     def uniform(self, problem: Problem, spec: GemmSpec) -> bool:
         """Whether all microtiles are of one depth block and read and write operands in place."""
         b = self.blocking
-        inplace = spec.b is BSource.INPLACE and self.a.pack_a is PackA.INPLACE
+        inplace = spec.b is BSource.INPLACE and self.a.pack_a is PackA.INPLACE and not spec.tiles
         single = b.row_chunks * b.col_chunks == 1 and problem.k <= problem.element.depth_block
         columns = b.group == 1 or problem.n * problem.components <= spec.nr
         shared = reads_bias_in_place(problem) and not spec.epilogue.operands

@@ -101,6 +101,8 @@ class WalkA(Part):
     """From one microtile to the next."""
     pack_a: PackA = PackA.INPLACE
     pack_a_width: int = 0
+    copied_row: int = 0
+    """From row to row of what is copied before it is packed as micropanels."""
     upconverted_at: int = 0
     """Where a micropanel of B is upconverted, behind the copied rows."""
     rows_ahead: int = 0
