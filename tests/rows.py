@@ -106,7 +106,7 @@ def typed_spec(
     element = sum_type(types)
     units = tiled(types, isa) if source is BSource.PACKED else None
     if units is not None and not vectors:
-        tile = registry.matrix_tile(registry.tile_for(element, isa), isa)
+        tile = registry.matrix_tile(element, registry.tile_for(element, isa), isa)
         return GemmSpec(element, isa, tile, BSource.PACKED, epilogue, 1, units)
     how = arithmetic_for(types, element, isa)
     # A number flipped is one with another zero point.

@@ -241,14 +241,14 @@ def test_registers_are_shared_out_without_overlap(registers: int) -> None:
 
 def test_tiles_of_the_unit_that_is_there() -> None:
     tile = registry.tile_for(I32, AVX512_AMX)
-    assert registry.matrix_tile(tile, AVX512_AMX).groups == ((1, 32), (2, 16))
+    assert registry.matrix_tile(I32, tile, AVX512_AMX).groups == ((1, 32), (2, 16))
     for registers, rows, row_bytes, vectors, groups in (
         (6, 8, 32, 3, ((1, 16),)), (8, 8, 32, 1, ((1, 16), (4, 8))), (3, 4, 16, 1, ((1, 4),)),
         (8, 100, 32, 1, ((1, 63), (4, 63))), (8, 40, 32, 2, ((1, 63), (2, 40))),
     ):  # fmt: skip
         isa = unit_set("toy", emulated(registers, rows, row_bytes))
         plain = Tile(2, vectors, ((1, 2),))
-        assert registry.matrix_tile(plain, isa).groups == groups
+        assert registry.matrix_tile(I32, plain, isa).groups == groups
 
 
 def test_a_plan_says_in_which_order_the_units_products_add(registered: None) -> None:

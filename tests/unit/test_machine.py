@@ -18,6 +18,7 @@ from jitgemm.planner.machine import (
     Cache,
     Machine,
     caches_from_cpuid,
+    caches_from_sysctl,
     caches_from_sysfs,
     detect,
     usable_cpus,
@@ -116,18 +117,56 @@ def test_caches_from_a_broken_sysfs(tmp_path: Path) -> None:
     assert caches_from_sysfs(root) is None
 
 
-def test_detection_goes_from_cpuid_to_sysfs_to_assumptions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detection_asks_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     from jitgemm.planner import machine
 
     good, hidden = FakeCpuid(GENUINE, 4, INTEL, 0x20), FakeCpuid(GENUINE, 4, [], 0x20)
+    ways = ("caches_from_sysfs", "caches_from_sysctl", "cores.here")
+    found = {way: replace(TINY, source=way) for way in ways}
+    for way in ways:
+        monkeypatch.setattr(f"jitgemm.planner.machine.{way}", lambda way=way: found[way])
     assert detect(good).source == "cpuid"
-    monkeypatch.setattr(machine, "caches_from_sysfs", lambda: TINY)
-    assert detect(hidden) is TINY
-    assert detect() is TINY
-    monkeypatch.setattr(machine, "caches_from_sysfs", lambda: None)
+    for way in ways:
+        assert detect(hidden) is detect() is found[way]
+        found[way] = None  # type: ignore[assignment]
     assumed = detect(hidden)
     assert assumed.source == "assumed"
+    assert assumed is machine._ASSUMED
     assert 0 < assumed.l1.size < assumed.l2.size < assumed.l3.size
+
+
+# -- macOS ----------------------------------------------------------------------------------------
+
+M4 = {
+    "hw.perflevel0.l1dcachesize": 128 << 10, "hw.perflevel0.l2cachesize": 16 << 20,
+    "hw.perflevel0.cpusperl2": 4, "hw.cachelinesize": 128, "hw.l1dcachesize": 64 << 10,
+}  # fmt: skip
+
+
+def test_caches_of_the_fast_cores_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitgemm.planner.machine.mmap.PAGESIZE", 16384)
+    found = caches_from_sysctl(M4.get)
+    assert found is not None
+    assert found.l1 == Cache(128 << 10, 128, 8)
+    # Four cores share an L2, and there is none behind it.
+    assert (found.l2.size, found.l3.size, found.source) == (4 << 20, 16 << 20, "sysctl")
+    large = caches_from_sysctl({**M4, "hw.perflevel0.l3cachesize": 32 << 20}.get)
+    assert large is not None
+    assert (large.l2.size, large.l3.size) == (4 << 20, 32 << 20)
+
+
+@pytest.mark.parametrize("missing", ["l1dcachesize", "l2cachesize"])
+def test_a_mac_that_does_not_say(missing: str) -> None:
+    assert caches_from_sysctl({k: v for k, v in M4.items() if not k.endswith(missing)}.get) is None
+    assert caches_from_sysctl({**M4, f"hw.perflevel0.{missing}": 0}.get) is None
+
+
+def test_the_share_of_a_cache() -> None:
+    shared = Cache(8 << 20, 256, 16)
+    assert shared.share(1) is shared
+    assert shared.share(12) == Cache(512 << 10, 256, 16)
+    assert shared.share(4) == Cache(2 << 20, 256, 16)
+    assert shared.share(1 << 30) == Cache(256, 256, 16)
 
 
 # -- processors -----------------------------------------------------------------------------------
@@ -220,27 +259,12 @@ def test_without_permission_for_tiles_the_next_set_is_used(monkeypatch: pytest.M
 
 def test_features_beyond_the_host_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a set for the host itself as of one for a named processor."""
-    asked: list[tuple[str, str]] = []
-
-    class _Llvm:
-        """Answers for LLVM's binding."""
-
-        @property
-        def Target(self) -> Any:  # noqa: N802
-            return self
-
-        def from_triple(self, _: str) -> Any:
-            return self
-
-        def create_target_machine(self, cpu: str, features: str, **_: Any) -> None:
-            asked.append((cpu, features))
-
     here = target.Host("x86_64-unknown-linux-gnu", "server", frozenset({"b", "a"}), "22")
     monkeypatch.setattr(target, "host", lambda: here)
-    monkeypatch.setattr(target, "llvm", _Llvm)
+    asked = []
     for cpu, features in (("", ""), ("", "+c"), ("x86-64-v3", "+c"), ("generic", "")):
-        isa = replace(AVX512_BF16, cpu=cpu, features=features)
-        target.target_machine.__wrapped__(isa)
+        made = target.target_of(replace(AVX512_BF16, cpu=cpu, features=features))
+        asked.append((made.cpu, made.features))
     assert asked == [("server", "+a,+b"), ("server", "+a,+b,+c"), ("x86-64-v3", "+c"),
                      ("x86-64", "")]  # fmt: skip
 

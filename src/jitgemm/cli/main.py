@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from jitgemm import __version__
-from jitgemm.cli import bench, clear_cache, demo, info
+from jitgemm.cli import asm, bench, clear_cache, demo, explain, info
 from jitgemm.cli.extras import MissingExtraError
 from jitgemm.errors import IsaError, JitUnavailableError
 
@@ -19,7 +19,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"jitgemm {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    for module in (info, demo, bench, clear_cache):
+    for module in (info, explain, asm, demo, bench, clear_cache):
         module.add_parser(commands)
     return parser
 

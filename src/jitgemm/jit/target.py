@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 from jitgemm import tuning
 from jitgemm.errors import IsaError, JitUnavailableError, message
 from jitgemm.isa.tables import BY_NAME, Isa
+from jitgemm.jit import arm
 from jitgemm.jit.building import building
 
 __all__ = [
     "NO_ISA", "Host", "Target", "available", "check_executable_memory", "choose_isa", "host",
-    "llvm", "runs", "target_machine", "target_of",
+    "llvm", "pick", "runs", "target_machine", "target_of",
 ]  # fmt: skip
 
 NO_ISA = "none"
@@ -34,8 +36,9 @@ class Host:
 
     @property
     def arch(self) -> str:
-        """First part of the triple."""
-        return self.triple.split("-", 1)[0]
+        """First part of the triple; macOS calls ``arm64`` what others call ``aarch64``."""
+        first = self.triple.split("-", 1)[0]
+        return "aarch64" if first == "arm64" else first
 
 
 @cache
@@ -73,8 +76,9 @@ def _detect() -> Host:
     binding.initialize_native_asmprinter()
     # Empty inline assembly still goes through the parser.
     binding.initialize_native_asmparser()
-    features = frozenset(name for name, on in binding.get_host_cpu_features().items() if on)
     version = ".".join(str(part) for part in binding.llvm_version_info)
+    found = binding.get_host_cpu_features()
+    features = arm.features() or frozenset(name for name, on in found.items() if on)
     return Host(binding.get_process_triple(), binding.get_host_cpu_name(), features, version)
 
 
@@ -94,12 +98,12 @@ def available(isa: Isa) -> bool:
     """Whether this machine can run ``isa``."""
     if isa.interpreted:
         return True
-    return runs(isa, host().arch, host().features) and _permitted(isa)
+    return runs(isa, host()) and _permitted(isa)
 
 
-def runs(isa: Isa, arch: str, features: frozenset[str]) -> bool:
-    """Whether processors of this architecture with these features (LLVM's names) run ``isa``."""
-    return (not isa.arch or isa.arch == arch) and isa.requires <= features
+def runs(isa: Isa, machine: Host) -> bool:
+    """Whether the processor of a machine has all that ``isa`` asks for."""
+    return (not isa.arch or isa.arch == machine.arch) and isa.requires <= machine.features
 
 
 def _permitted(isa: Isa) -> bool:
@@ -120,22 +124,44 @@ def choose_isa() -> Isa:
     pinned = tuning.text("isa")
     if pinned is not None and pinned.lower() == NO_ISA:
         raise JitUnavailableError(f"JITGEMM_ISA={pinned} asks for no generated code")
-    if pinned is None:
-        return next(i for i in BY_NAME.values() if not i.interpreted and available(i))
-    isa = BY_NAME.get(pinned.lower())
+    others = (NO_ISA,)
+    return pick("JITGEMM_ISA", pinned, host(), permitted=_permitted, others=others)
+
+
+def pick(
+    operand: str,
+    name: str | None,
+    machine: Host,
+    *,
+    permitted: Callable[[Isa], bool] = lambda _: True,
+    others: tuple[str, ...] = (),
+) -> Isa:
+    """The instruction set of a name, else the first one that a machine has.
+
+    Args:
+        operand: where the name comes from.
+        name: of a set, in any case of letters; ``None``: none is asked for.
+        machine: this machine, or one that is described.
+        permitted: whether its operating system lets a process use the matrix unit of a set.
+        others: what may stand for a name besides those of sets.
+
+    Raises:
+        IsaError: no set has that name, or the machine lacks it.
+    """
+    if name is None:
+        able = (i for i in BY_NAME.values() if not i.interpreted and runs(i, machine))
+        return next(i for i in able if permitted(i))
+    isa = BY_NAME.get(name.lower())
     if isa is None:
-        raise IsaError(
-            message("JITGEMM_ISA", f"one of {', '.join([*BY_NAME, NO_ISA])}", repr(pinned))
-        )
-    if not available(isa):
-        missing = ", ".join(sorted(isa.requires - host().features)) or isa.arch
-        if runs(isa, host().arch, host().features):
-            missing = "the operating system's permission"
-        raise IsaError(
-            message("JITGEMM_ISA", f"an instruction set of this machine ({host().cpu})",
-                    f"{isa.name!r}, which also needs {missing}")
-        )  # fmt: skip
-    return isa
+        raise IsaError(message(operand, f"one of {', '.join([*BY_NAME, *others])}", repr(name)))
+    here = isa.interpreted or runs(isa, machine)
+    if here and (isa.interpreted or permitted(isa)):
+        return isa
+    missing = ", ".join(sorted(isa.requires - machine.features)) or isa.arch
+    if here:
+        missing = "the operating system's permission"
+    expected = f"an instruction set of this machine ({machine.cpu})"
+    raise IsaError(message(operand, expected, f"{isa.name!r}, which also needs {missing}"))
 
 
 def _foreign(isa: Isa) -> bool:

@@ -147,7 +147,9 @@ def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     how = arithmetic_for(problem.types, problem.element, isa, unit=unit, rows=rows)
     if how.tiles:
         tile, isa = matrix_tile(problem.element, whole, isa), isa.inside or isa
-        how = how if packed else how.for_few_rows
+        if problem.b is not None:
+            # Halves of B become floats while they are packed, or read in place.
+            how = replace(how, stored=None) if packed else how.for_few_rows
     elif how.stored is not None:
         how, tile = _upconverting(problem, how, tile)
     # A number flipped is one with another zero point.

@@ -6,55 +6,18 @@ import math
 import mmap
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Cache", "Machine", "caches_from_cpuid", "caches_from_sysfs", "detect", "usable_cpus"]
+from jitgemm.isa import sysctl
+from jitgemm.planner import cores
+from jitgemm.planner.caches import Cache, Machine
 
-# Zen 2 to 5 have 0.5 to 1 MiB and 16 to 96 MiB; Ice Lake to Emerald Rapids 1.25 to 2 MiB and more
-# than 32 MiB.
-_CLUSTER_L2, _CLUSTER_L3 = 1 << 20, 32 << 20
+__all__ = [
+    "Cache", "Machine", "caches_from_cpuid", "caches_from_sysctl", "caches_from_sysfs", "detect",
+    "usable_cpus",
+]  # fmt: skip
 
 Cpuid = Callable[[int, int], tuple[int, int, int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Cache:
-    """One data cache as a core sees it."""
-
-    size: int
-    line: int = 64
-    ways: int = 8
-
-    @property
-    def way(self) -> int:
-        """Bytes after which addresses share a set again: 4096 of most L1 caches, on any page."""
-        return max(self.line, self.size // self.ways)
-
-    def sets(self, stride: int) -> int:
-        """How many sets lines that are ``stride`` bytes apart can lie in."""
-        return max(1, self.way // max(self.line, math.gcd(stride, self.way)))
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Caches of one core (``l3`` shared), where their numbers come from, and the page size."""
-
-    l1: Cache
-    l2: Cache
-    l3: Cache
-    source: str
-    page: int = mmap.PAGESIZE
-    """Bytes of a page of memory: 4096, on Arm also 16384 and 65536."""
-
-    @property
-    def far_l3(self) -> bool:
-        """Whether L3 is spread over the mesh of a server, and L2 the last cache that is near.
-
-        Such cores have large L2 caches; their L3 takes two to three times as many cycles as one
-        that a cluster of eight cores shares, however large it is.
-        """
-        return self.l2.size > _CLUSTER_L2 and self.l3.size > _CLUSTER_L3
 
 
 # A small core of the last ten years; used where nothing can be detected.
@@ -113,13 +76,38 @@ def caches_from_sysfs(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -
     return _machine(found, "sysfs")
 
 
+def caches_from_sysctl(ask: Callable[[str], int | None] = sysctl.number) -> Machine | None:
+    """Ask macOS for the caches of its fastest cores.  Never run on a Mac.
+
+    Args:
+        ask: a number by its name, ``None`` where there is none.
+    """
+
+    def size(level: str) -> int:
+        return ask(f"hw.perflevel0.{level}cachesize") or 0
+
+    l1, l2, l3 = size("l1d"), size("l2"), size("l3")
+    if not (l1 and l2):
+        return None
+    # Ways are not told.  Those of L1 follow from pages: a set is found without translation.
+    line, ways = ask("hw.cachelinesize") or _ASSUMED.l1.line, max(1, l1 // mmap.PAGESIZE)
+    last = Cache(l3 or l2, line, _ASSUMED.l3.ways)
+    sharing = ask("hw.perflevel0.cpusperl2") or 1
+    own = Cache(l2, line, _ASSUMED.l2.ways).share(sharing)
+    return Machine(Cache(l1, line, ways), own, last, "sysctl")
+
+
 def detect(cpuid: Cpuid | None = None) -> Machine:
-    """Caches of this machine: CPUID where there is one, then sysfs, then assumed constants."""
+    """Caches of this machine: asked of the processor, of the system, of what the core is called.
+
+    CPUID where there is one, then sysfs, sysctl, the described core of that number, and at last
+    assumed constants.
+    """
     if cpuid is not None:
         machine = caches_from_cpuid(cpuid)
         if machine is not None:
             return machine
-    return caches_from_sysfs() or _ASSUMED
+    return caches_from_sysfs() or caches_from_sysctl() or cores.here() or _ASSUMED
 
 
 def _own_groups(root: Path, listing: Path) -> list[Path]:
