@@ -38,8 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "codegen")]
 
 from assembly import Loop, functions_of, loops_of, tile_loops_of, typical  # noqa: E402
-from rows import typed_spec  # noqa: E402
 from syntax import syntax_of  # noqa: E402
+
+from rows import typed_spec  # noqa: E402
 
 __all__ = ["PAGE", "Density", "densities", "line", "mca", "sets"]
 
@@ -87,7 +88,8 @@ def _cores(isa: Isa, spec: GemmSpec) -> tuple[str, ...]:
     if spec.tiles and isinstance(isa.unit, MatrixUnit):
         return ()  # to LLVM each of its products takes a hundred cycles
     if isa.arch == "x86_64":
-        return ("skylake-avx512", "sapphirerapids", "znver5")
+        wide = isa.vector_bits == 512
+        return (isa.cpu, "sapphirerapids", "znver5") if wide else ("alderlake", "znver5")
     if spec.tiles:
         return ("apple-m4",)
     by_bits = {128: ("neoverse-v2", "neoverse-n2"), 256: ("neoverse-v1",), 512: ("a64fx",)}
@@ -113,12 +115,16 @@ class Density:
         return self.loop.products or self.loop.multiplications or self.loop.folds
 
     @property
-    def work(self) -> float:
-        """Multiply-adds of numbers in one round: what several instructions make counts once."""
-        if self.loop.products:
-            return self.arithmetic * self.each
-        tile = self.spec.tile
-        return tile.mr * self.spec.components * tile.nr_regs * self.each
+    def steps(self) -> int:
+        """Multiply-adds of vectors or tiles in one round, each of one or more instructions."""
+        tile, loop = self.spec.tile, self.loop
+        return loop.products or tile.mr * self.spec.components * tile.nr_regs
+
+    @property
+    def single(self) -> bool:
+        """Whether each is one instruction, or a product of two numbers and a sum."""
+        words = self.spec.arithmetic.group > 1 and self.loop.count(self.loop.syntax.sum)
+        return self.arithmetic == self.steps and not words
 
 
 def _spec(isa: Isa, kind: str) -> GemmSpec | None:
@@ -195,7 +201,7 @@ def line(d: Density) -> str:
     return (
         f"| {d.isa.name} | {d.spec.isa.vector_bits} | {d.kind} | {tile.mr} x {tile.nr_regs} "
         f"| {d.arithmetic} | {loop.loads} | {d.arithmetic / loop.loads:.2f} | {rest - pure} "
-        f"| {loop.instructions / d.work * 1000:.4g} | {len(loop.stack)} |"
+        f"| {loop.instructions / (d.steps * d.each) * 1000:.4g} | {len(loop.stack)} |"
     )
 
 
@@ -246,52 +252,73 @@ def _cycles(program: str, isa: Isa, core: str, lines: tuple[str, ...]) -> float 
 
 
 def _most(program: str, d: Density, core: str) -> float | None:
-    """Multiplications per cycle of a loop of nothing else."""
+    """Multiplications per cycle of a loop of nothing else, the better one of two.
+
+    One is what benchmarks measure, with many chains.  The other is the loop itself without all
+    but its multiplications, where these add too and read registers only.
+    """
     isa, syntax = d.spec.isa, d.loop.syntax
-    if d.spec.tiles:
-        kept = [x for x in d.loop.lines[:-1] if re.search(syntax.product, x)]
-        cycles = _cycles(program, isa, core, (*kept, d.loop.lines[-1]))
-        return None if not cycles else len(kept) / cycles
-    how, words = d.spec.arithmetic, d.spec.arithmetic.group > 1
-    function = peak_function(d.spec.element, isa, how.accumulate if words else "madd")
-    unit = compiler.Unit(function.name, isa, lambda: [function])
-    code = functions_of(compiler.assembly(unit), syntax)[function.name]
-    (loop,) = loops_of(code, syntax)
-    cycles = _cycles(program, isa, core, loop.lines)
-    return None if not cycles else (loop.multiplications or loop.folds) / cycles
+    pattern = f"{syntax.multiplication}|{syntax.fold}|{syntax.product}"
+    loops = []
+    if not d.loop.count(syntax.sum) and not _folded(d.loop):
+        kept = [x for x in d.loop.lines[:-1] if re.search(pattern, x)]
+        loops.append((*kept, d.loop.lines[-1]))
+    if not d.spec.tiles:
+        words = d.spec.arithmetic.group > 1
+        function = peak_function(
+            d.spec.element, isa, d.spec.arithmetic.accumulate if words else "madd"
+        )
+        unit = compiler.Unit(function.name, isa, lambda: [function])
+        code = functions_of(compiler.assembly(unit), syntax)[function.name]
+        loops += [x.lines for x in loops_of(code, syntax)]
+    found = []
+    for lines in loops:
+        cycles = _cycles(program, isa, core, lines)
+        if cycles:
+            found.append(sum(bool(re.search(pattern, x)) for x in lines) / cycles)
+    return max(found, default=None)
 
 
 def _estimate(program: str, d: Density) -> str:
     """Share of each core's most, in percent, with that most."""
     found = []
+    if not d.single:
+        return "none"
     for core in _cores(d.isa, d.spec):
         cycles, most = _cycles(program, d.spec.isa, core, d.loop.lines), _most(program, d, core)
         if cycles is not None and most is not None:
             found.append(f"{core} {d.arithmetic / cycles / most:.0%} of {most:.3g}")
-    return "; ".join(found) or "no model"
+    return "; ".join(dict.fromkeys(found)) or "none"
 
 
 # -- the page --------------------------------------------------------------------------------------
 
 _HEAD = """# Density of hot loops
 
-Written by `benchmarks/densities.py`; nothing here was measured. Each row is the loop over the depth of a full register tile, from packed B
-without an epilogue, as LLVM {llvm} writes it for a typical processor of the set (x86: `skylake-avx512`, `icelake-server`, `znver4`, `sapphirerapids`, `x86-64-v3`; Arm: `generic`).
-Sets whose loop for a type is that of a set above have no row for it.
+Written by `benchmarks/densities.py`; nothing here was measured. Each row is the loop over the depth
+of a full register tile, from packed B without an epilogue, as LLVM {llvm} writes it for a typical
+processor of the set (AVX-512: `skylake-avx512`, `icelake-server`, `znver4`, `sapphirerapids`; the
+others as always). Sets whose loop for a type is that of a set above have no row for it.
 
-* **tile**: rows by vectors of columns (of a matrix unit: rows by accumulators side by side); a complex row is two of reals.
-* **multiply-adds**: instructions that multiply, in one round of the loop: multiply-adds, dot products, outer products. Where there is no single one
-  (`portable`, 64-bit integers of some sets) several make one multiply-add.
-* **loads**: registers filled from memory, or operands read there; a pair is two. **per load**: the column before by it.
+* **tile**: rows by vectors of columns (of a matrix unit: rows by accumulators side by side); a
+  complex row is two of reals.
+* **multiply-adds**: instructions that multiply, in one round of the loop: multiply-adds, dot
+  products, outer products. Where there is no single one (integers of some sets) several make one
+  multiply-add, and their sums are among the others.
+* **loads**: registers filled from memory, or operands read there; a pair is two. **per load**: the
+  column before by it.
 * **other**: what is neither: addresses, counters, jumps, prefetches, conversions, shuffles.
 * **per 1,000**: instructions of all kinds per 1,000 multiply-adds of numbers.
 * **stack**: instructions that touch the stack.
-* **estimate**: by `llvm-mca` {mca}: the share of a core's own most multiply-adds per cycle that the loop reaches if all loads hit L1, and after "of" that most, from a loop
-  of nothing but these instructions (`kernels/peak.py`) in the same model. It is as good as LLVM's model of the core: `znver5` is modelled as a Zen 4, `apple-m4` as a much older core of
-  Apple's, and `sapphirerapids` with one 512-bit multiply-add per cycle where the core does two (`skylake-avx512` has both). No model knows SME's outer products, and AMX's are a constant
-  of 100 cycles, so neither has an estimate.
+* **estimate**: by `llvm-mca` {mca}: the share of a core's own most multiply-adds per cycle that the
+  loop reaches if all loads hit L1, and after "of" that most, from a loop of nothing but these
+  instructions in the same model. It is as good as LLVM's model of the core: `znver5` is modelled as
+  a Zen 4, `apple-m4` as a much older core of Apple's, and `sapphirerapids` with one 512-bit
+  multiply-add per cycle where the core does two (`skylake-avx512` has both). There is none where a
+  multiply-add is several instructions, nor on matrix units: LLVM has no times for SME's outer
+  products, and a constant of 100 cycles for each product of AMX.
 
-| set | bits | type | tile | multiply-adds | loads | per load | other | per 1,000 | stack | estimate |
+| set | bits | type | tile | multiply-adds | loads | per load | other | per 1,000 | stack | {last} |
 |---|---|---|---|---|---|---|---|---|---|---|
 """
 
@@ -316,7 +343,7 @@ def _main() -> None:
     for d in densities():
         rows.append(f"{line(d)} {_estimate(program, d)} |\n")
         print(rows[-1], end="", flush=True)
-    head = _HEAD.format(llvm=host().llvm, mca=_version(program))
+    head = _HEAD.format(llvm=host().llvm, mca=_version(program), last="estimate")
     PAGE.write_text(head + "".join(rows), "utf-8")
 
 

@@ -107,7 +107,7 @@ def typed_spec(
     units = tiled(types, isa) if source is BSource.PACKED else None
     if units is not None and not vectors:
         tile = registry.matrix_tile(element, registry.tile_for(element, isa), isa)
-        return GemmSpec(element, isa, tile, BSource.PACKED, epilogue, 1, units)
+        return GemmSpec(element, isa.inside or isa, tile, BSource.PACKED, epilogue, 1, units)
     how = arithmetic_for(types, element, isa)
     # A number flipped is one with another zero point.
     epilogue = replace(epilogue, zero_a=epilogue.zero_a or how.flip)

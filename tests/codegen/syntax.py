@@ -46,7 +46,7 @@ class Syntax:
     multiplication: str
     """A multiplication of floats, with a sum or without."""
     sum: str
-    """A sum of vectors of floats."""
+    """A sum of vectors."""
     fold: str
     """A multiplication of integers."""
     product: str
@@ -83,7 +83,7 @@ X86 = Syntax(
     vector=r"%[xyz]mm",
     masked=r"\{%k|vp?maskmov",
     multiplication=r"\tv?f(?:n?m(?:add|sub)\w*|mul)p[sd]\b|\tvfn?m\w+p[sd]\b|\tv?mulp[sd]\b",
-    sum=r"\tv?addp[sd]\b",
+    sum=r"\tv?addp[sd]\b|\tv?padd[dq]\b",
     fold=r"\tv?pm(?:ull[wdq]|ulhu?w|ulu?dq|addwd)\b|\t(?:\{\w+\} ?\t?)?vp?dp\w+",
     product=r"\ttdp",
     tile_load=r"\ttileload",
@@ -123,7 +123,7 @@ AARCH64 = Syntax(
     vector=r"\b[vzq]\d+\b",
     masked=r"\tsel\t|\tmov\tz\d+\.\w, p\d+/m|\twhile\w+\t|\tcmp\w\w\tp\d",
     multiplication=r"\tfn?m(?:la|ls|ad|sb|ul)\t[vz]\d",
-    sum=r"\tfadd\t[vz]\d",
+    sum=r"\tf?add\t[vz]\d",
     # NEON has no product of 64 bits: LLVM multiplies them one by one.
     fold=r"\t(?:ml[as]|mul|mad|msb|[su]ml[as]l[2bt]?|[su]mull[2bt]?|(?:[su]|us|su)dot|"
     r"(?:[su]|us)mmla)\t[vz]\d|\tmul\tx\d",

@@ -32,7 +32,6 @@ from jitgemm.errors import LanguageError
 from jitgemm.isa.tables import BY_NAME, PORTABLE
 from jitgemm.isa.types import F16, F32, F64, I32, ElementType
 from jitgemm.jit import compiler
-from jitgemm.jit.target import available
 from jitgemm.kernels import registry
 from jitgemm.kernels.arithmetic import Arithmetic, OperandTypes
 from jitgemm.kernels.columns import column_tile
