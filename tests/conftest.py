@@ -30,6 +30,7 @@ import jitgemm  # noqa: E402
 from jitgemm.runtime import engine as engines  # noqa: E402
 from oracle import (  # noqa: E402
     KINDS,
+    MACHINE,
     MANY_PIECES,
     NESTED,
     TINY,
@@ -37,6 +38,7 @@ from oracle import (  # noqa: E402
     forget_plans,
     low_tiles,
 )
+from sessions import APART  # noqa: E402
 
 # Folders whose tests compute through the public functions, on the instruction set in use.
 _COMPUTING = {"bits", "correctness", "properties", "contracts"}
@@ -102,20 +104,19 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _ran.update(_COMPUTING & set(Path(report.nodeid.split("::")[0]).parts))
 
 
-# Cases of one test that a session on another set runs: that on the best set runs all of them,
-# and JITGEMM_ISA runs all of them on any.
-_NESTED_CASES = 16
-
-
 def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Some cases of each test, others for every set."""
+    """Some cases of each test, others for every set and machine."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+        name = item.nodeid.split("[")[0] + item.stash.get(APART, "")
+        if item.get_closest_marker("everywhere"):
+            name = item.nodeid
+        cases.setdefault(name, []).append(item)
     kept: list[pytest.Item] = []
+    machine = f"{os.environ['JITGEMM_ISA']} {os.environ.get(MACHINE, '')}".strip()
     for name, found in cases.items():
-        chance = random.Random(f"{os.environ['JITGEMM_ISA']} {name}")  # noqa: S311
-        kept += chance.sample(found, min(len(found), _NESTED_CASES))
+        chance = random.Random(f"{machine} {name}")  # noqa: S311
+        kept += chance.sample(found, min(len(found), int(os.environ[NESTED])))
     chosen = set(kept)
     return [item for item in items if item in chosen]
 
@@ -125,7 +126,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[:] = _sample(items)
     # Sessions on other sets take longest.  First of all they are one worker's, which the other
     # workers make up for; last of all they would be waited for.
-    items.sort(key=lambda item: item.path.name != "test_every_isa.py")
+    items.sort(key=lambda item: item.path.name not in ("test_every_isa.py", "test_emulated.py"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

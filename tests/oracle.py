@@ -40,7 +40,20 @@ from order import ascending, chain_sums, combined, lane_sums, multiply_add
 Array = NDArray[Any]
 
 NESTED = "JITGEMM_TEST_NESTED"
-"""Set in sessions that test one of this machine's other instruction sets."""
+"""Set in sessions that test one of this machine's other instruction sets, or an emulated machine:
+how many cases of each test they run.  The session on the best set runs all of them, and
+``JITGEMM_ISA`` runs all of them on any.
+"""
+MACHINE = "QEMU_CPU"
+"""Set in sessions on an emulated machine: which one."""
+
+
+def examples(usual: int) -> int:
+    """Hypothesis' examples of a property in this session; ``usual`` on the best set."""
+    if MACHINE in os.environ:
+        return usual // 25
+    return usual // 3 if NESTED in os.environ else usual
+
 
 KINDS = (np.float32, np.float64, np.complex64, np.complex128)
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from jitgemm.isa import tables
+from jitgemm.isa.integers import FOLDS as INTEGER_FOLDS
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
 from jitgemm.jit.target import available
@@ -26,7 +27,7 @@ __all__ = [
     "integers_of", "typed_spec",
 ]  # fmt: skip
 
-DOTS = ("dot2", "dot4")
+DOTS = tuple(x.name for x in INTEGER_FOLDS)
 """Folds of integers."""
 
 FOLDS = (*DOTS, "bf16_dot")

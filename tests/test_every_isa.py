@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from jitgemm.isa.tables import BY_NAME, Isa
 from jitgemm.jit.target import available, choose_isa
 from oracle import NESTED, ROOT
 from rows import floats_of
+from sessions import DEPENDENT, SAME, end, passes, start
 
 pytestmark = [
     pytest.mark.skipif(NESTED in os.environ, reason="already inside such a process"),
@@ -25,12 +25,6 @@ pytestmark = [
     pytest.mark.timeout(3600),
 ]
 
-# What compiles and computes through the public functions on the set in use.  Processes, threads,
-# errors and the planner are the same on all of them; conformance covers all of them by itself.
-DEPENDENT = (
-    "tests/bits", "tests/contracts/test_values.py", "tests/contracts/test_memory.py",
-    "tests/correctness", "tests/properties",
-)  # fmt: skip
 # What depends on how integers are folded: all that sets which are otherwise alike differ in.
 TYPED = ("test_integers.py",)
 
@@ -61,50 +55,23 @@ def _others() -> dict[str, tuple[str, ...]]:
     return {name: paths for name, paths in found.items() if paths}
 
 
-def _start(isa: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-        # A session of its own, even where this one is a worker of several.
-        env={**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")},
-             "JITGEMM_ISA": isa, NESTED: "1"},
-    )  # fmt: skip
-
-
-def _end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        output, _ = process.communicate(timeout=1800)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(process.args, process.returncode, output, "")
-
-
 def _session(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return _end(_start(isa, *arguments))
+    return end(start(isa, *arguments))
 
 
 @pytest.fixture(scope="module")
 def sessions() -> Iterator[dict[str, subprocess.Popen[str]]]:
     """One per other set, all at once: each is one busy processor."""
-    # A BLAS is the same on all of them, and so is what decides about types.
-    same = ("test_blas.py", "test_type_matrix.py", "test_onnx.py")
-    without = [f"--ignore=tests/correctness/{name}" for name in same]
-    started = {isa: _start(isa, *paths, *without) for isa, paths in _others().items()}
+    started = {isa: start(isa, *paths, *SAME) for isa, paths in _others().items()}
     yield started
     for process in started.values():
         process.kill()
         process.wait()
 
 
-def _passes(done: subprocess.CompletedProcess[str]) -> None:
-    if done.returncode:
-        pytest.fail(f"{done.stdout}\n{done.stderr}", pytrace=False)
-    assert " passed" in done.stdout
-
-
 @pytest.mark.parametrize("isa", _others())
 def test_on(isa: str, sessions: dict[str, subprocess.Popen[str]]) -> None:
-    _passes(_end(sessions[isa]))
+    passes(end(sessions[isa]))
 
 
 def test_every_set_has_its_turn() -> None:
@@ -120,7 +87,7 @@ def test_every_set_has_its_turn() -> None:
 
 
 def test_on_the_interpreter() -> None:
-    _passes(_session("interpreter", "tests/correctness/test_interpreted.py"))
+    passes(_session("interpreter", "tests/correctness/test_interpreted.py"))
 
 
 def test_a_set_that_was_promised_but_not_used_fails_the_session() -> None:

@@ -20,6 +20,7 @@ from jitgemm.runtime.engine import engine
 from oracle import BF16, documented
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("group", GROUPS)
 def test_results_have_the_bits_of_every_fused_set(group: str, fused: bool) -> None:  # noqa: FBT001
     if not fused:

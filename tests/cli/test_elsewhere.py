@@ -77,7 +77,7 @@ def test_a_plan_for_a_described_machine(name: str, capsys: pytest.CaptureFixture
 def test_vectors_are_as_long_as_the_machines(capsys: pytest.CaptureFixture[str]) -> None:
     for name, lanes in (("neoverse-n2", 4), ("neoverse-v1", 8), ("a64fx", 16)):
         out = _printed(capsys, "explain", *SMALL, "--machine", name)
-        assert "__sve_" in out
+        assert re.search(r"__sve\w*_", out)
         assert f"vectors of {lanes}," in out
 
 
@@ -106,13 +106,15 @@ def test_a_described_machine_needs_no_code_here() -> None:
 FUSED = {
     "neon": r"\tfmla\tv\d+\.4s", "sve": r"\tfm(la|ad)\t(z\d+\.s|v\d+\.4s)",
     "avx512": r"\tvfm\w+ps\t.*zmm", "portable": r"\t(mulps|fmul)\t",
+    "streaming": r"\tfmopa\tza\d\.s",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "isa, machine",
     [("neon", None), ("sve", None), ("neon", "a64fx"), ("sve", "neoverse-n2"),
-     ("sve", "a64fx"), ("avx512", "emeraldrapids"), ("portable", "neoverse-n1")],
+     ("sve", "a64fx"), ("avx512", "emeraldrapids"), ("portable", "neoverse-n1"),
+     ("sme", "apple-m4")],
 )  # fmt: skip
 def test_code_of_any_set_for_any_machine(
     isa: str, machine: str | None, capsys: pytest.CaptureFixture[str]
@@ -121,7 +123,10 @@ def test_code_of_any_set_for_any_machine(
     out = _printed(capsys, "asm", "--isa", isa, "--dtype", "f32", *where)
     first, second, *code = out.splitlines()
     symbol = first.removeprefix("# ")
-    assert f"__{isa}_" in symbol
+    # Code for a matrix unit is of the vectors inside its mode.
+    inside = SETS[isa].inside
+    used = isa if inside is None else inside.name
+    assert f"__{used}_" in symbol
     assert "for " in second
     arch = BY_NAME[machine].arch if machine else "aarch64"
     assert f"({arch}-" in second
@@ -130,8 +135,9 @@ def test_code_of_any_set_for_any_machine(
     # One function, of whole tiles: the loop over the depth is in it, the nest is not.
     labels = [line for line in code if re.match(r"\w", line)]
     assert len(labels) == 1
-    assert re.fullmatch(rf"{symbol}_micro_\d+x{tile[1].split('x')[1]}:", labels[0])
-    assert len(re.findall(FUSED[isa], "\n".join(code))) >= 8
+    ends = r"_micro_\d+x" if inside is None else "_outer_"
+    assert re.fullmatch(f"{symbol}{ends}{tile[1].split('x')[1]}:", labels[0])
+    assert len(re.findall(FUSED[used], "\n".join(code))) >= 4
 
 
 def test_the_whole_unit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,6 +155,7 @@ def test_the_whole_unit(capsys: pytest.CaptureFixture[str]) -> None:
      (["--shape", "2", "70000", "6"], r"_micro_2x\d+"),
      (["--shape", "3", "64", "40", "--prepacked"], r"_micro_3x\d+"),
      (["--dtype", "u8@i8", "--machine", "emeraldrapids"], r"_tiles_\d+"),
+     (["--dtype", "bf16", "--machine", "apple-m4"], r"_outer_\d+"),
      (["--shape", "900", "800", "1"], r"_columns_1")],
 )  # fmt: skip
 def test_every_route_has_a_function_of_whole_tiles(

@@ -98,6 +98,16 @@ def rich(params: list[Any]) -> list[Any]:
     return [p for p in params if p.values[0].epilogue != PLAIN]
 
 
+def by_lane(params: list[Any]) -> list[Any]:
+    """The same with A read by vectors of its rows, where a tile has as many as fill one."""
+    found = []
+    for spec in (p.values[0] for p in params):
+        fills = spec.tile.mr * spec.components >= spec.lanes > 1
+        if fills and spec.arithmetic.plain and spec.b is not BSource.COLUMNS:
+            found.append(replace(spec, a_vectors=True))
+    return [pytest.param(s, id=s.symbol) for s in found]
+
+
 def compiles(spec: GemmSpec) -> bool:
     """Whether this machine runs the spec's machine code."""
     return not spec.isa.interpreted and available(spec.isa)

@@ -18,6 +18,7 @@ from cases import (
     bias_of,
     bits,
     block_sums,
+    by_lane,
     combine,
     concluded,
     execute,
@@ -64,7 +65,7 @@ class MicroCase:
         spec, rows, cols, depth = self.spec, self.rows, self.cols, self.depth
         f = self.factors or Factors(spec)
         x = Operands(spec, seed=rows * 1000 + cols)
-        a = x.matrix(rows, depth)
+        a = x.matrix(rows, depth, "cols" if spec.a_vectors else "rows")
         b = x.matrix(depth, cols, "rows")
         c, d = x.matrix(rows, cols), x.matrix(rows, cols)
         # Numbers per column lie side by side, those per row need not.
@@ -163,6 +164,18 @@ def test_every_variant(spec: GemmSpec) -> None:
         edge = _edges(spec, panels)[number % 4]
         first, last = places[(number + number // 4) % 4]
         replace(full, cols=edge, first=first, last=last).check()
+
+
+@pytest.mark.parametrize("spec", [p for p in by_lane(SPECS) if p.values[0].epilogue == PLAIN])
+def test_rows_of_a_by_vectors(spec: GemmSpec) -> None:
+    """Rows that lie side by side: whole vectors, one that overlaps the last, and none."""
+    width, lanes = spec.nr // spec.components, spec.lanes // spec.components
+    heights = {1, lanes - 1, lanes, lanes + 1, 2 * lanes - 1, spec.tile.mr}
+    for panels, most in spec.tile.groups:
+        for rows in sorted(x for x in heights if 0 < x <= most):
+            for cols in (panels * width, panels * width - 1):
+                if panels == 1 or cols == panels * width or spec.partial_groups:
+                    MicroCase(spec, panels, rows, cols).check()
 
 
 @pytest.mark.parametrize("spec", SPECS)

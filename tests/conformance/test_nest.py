@@ -17,6 +17,7 @@ from cases import (
     Operands,
     backends,
     bits,
+    by_lane,
     compiles,
     execute,
     pack,
@@ -128,6 +129,22 @@ def _cases(spec: GemmSpec) -> Iterator[Case]:
         yield replace(edge, prepacked=True, panels=2)
         yield replace(edge, layout_b="cols", block_panels=2, pack_panels=2)
         yield replace(edge, layout_b="reversed", block_panels=1, n=2 * width - 1, m=2)
+
+
+@pytest.mark.parametrize("spec", by_lane(RICH))
+def test_rows_of_a_by_vectors(spec: GemmSpec) -> None:
+    """From micropanels, the last of them partial, and from an A whose rows lie side by side."""
+    mr, lanes, width = spec.tile.mr, spec.lanes // spec.components, spec.nr // spec.components
+    least = max(1, lanes)
+    packed = Case(spec, 2 * mr + 1, width + 1, 3, mr, pack_a=PackA.PANELS, row_tiles=2)
+    packed.check(nest(spec))
+    # Micropanels as high as tiles: no whole number of vectors, and fewer rows in the last one.
+    for height in sorted({least, min(least + 1, mr), max(mr - 1, 1)}):
+        replace(packed, m=2 * height + 1, tile_rows=height, layout_a="both").check(nest(spec))
+    in_place = Case(spec, mr + lanes + 1, width - 1, 5, mr, layout_a="cols")
+    in_place.check(nest(spec))
+    replace(in_place, m=mr, k=spec.element.depth_block + 1, n=2).check(nest(spec))
+    replace(in_place, m=mr, k=0).check(nest(spec))
 
 
 def _through_a_buffer(spec: GemmSpec) -> Iterator[Case]:

@@ -51,6 +51,11 @@ distinct = pytest.mark.parametrize("isa", _params(distinct_sets()))
 every_type = pytest.mark.parametrize("element", types.BY_NAME.values(), ids=str)
 
 OPERATIONS = sorted(tables.AVX512_VNNI.integers.keys() - set(DOTS))
+PIECES = {
+    "dot2": (np.int16, np.int16), "dot4": (np.uint8, np.int8), "dot4_signed": (np.int8, np.int8),
+    "dot4_unsigned": (np.uint8, np.uint8),
+}  # fmt: skip
+"""What the numbers of both words are."""
 SHIFTS = ("shl", "lshr", "ashr")
 
 
@@ -115,8 +120,7 @@ def wanted(name: str, element: ElementType, columns: list[Array]) -> Array:
         return columns[0].byteswap()
     bits, dtype = element.bits, dtype_of(element)
     if name in DOTS:
-        kinds = (np.int16, np.int16) if name == "dot2" else (np.uint8, np.int8)
-        x, y = (c.view(t).reshape(c.size, -1) for c, t in zip(columns, kinds, strict=False))
+        x, y = (c.view(t).reshape(c.size, -1) for c, t in zip(columns, PIECES[name], strict=False))
         total = (x.astype(np.int64) * y).sum(axis=1) + columns[2]
         return np.asarray(total & 0xFFFFFFFF).astype(np.uint32).view(dtype)
     a, b, c = (x.astype(object) for x in (*columns, *columns[:1] * 2)[:3])
@@ -137,7 +141,7 @@ def wanted(name: str, element: ElementType, columns: list[Array]) -> Array:
 
 def columns_for(name: str, element: ElementType) -> list[Array]:
     """Operands: every number of 16 bits and less, and pairs of edges."""
-    arity = tables.AVX512_VNNI.integers[name].arity
+    arity = 3 if name in DOTS else tables.AVX512_VNNI.integers[name].arity
     x = integers(element)
     rng = np.random.default_rng(arity)
     if name in DOTS:
@@ -192,13 +196,13 @@ def test_dot_product(isa: Isa, name: str) -> None:
     if name in isa.integers and isa.integers[name].text:
         _check(isa, I32, name, isa.lanes(I32), cut=1)
     else:
-        assert name == "dot4"
-        assert "vnni" not in isa.name
+        assert name != "dot2"
+        assert name != "dot4" or "vnni" not in isa.name
 
 
 @every_set
 def test_dot_product_of_bfloat16(isa: Isa) -> None:
-    """Two multiply-adds, the higher depth first, to which subnormal numbers are zeros."""
+    """Two products and two sums in an order of its own, to which subnormal numbers are zeros."""
     if "bf16_dot" not in isa.ops:
         assert not isa.interpreted
         assert "bf16" not in isa.name
@@ -222,7 +226,8 @@ def test_dot_product_of_bfloat16(isa: Isa) -> None:
         exact = x[::2] * y[::2] + x[1::2] * y[1::2] + c
         sure = (exact == exact.astype(np.float32)) & (np.abs(exact) >= 2.0**-126)
         partial = x[1::2] * y[1::2] + c
-        sure &= (partial == partial.astype(np.float32)) & (np.abs(partial) >= 2.0**-126)
+        for first in (partial, x[::2] * y[::2] + x[1::2] * y[1::2]):
+            sure &= (first == first.astype(np.float32)) & (np.abs(first) >= 2.0**-126)
         sure &= np.abs(np.log2(np.abs(partial)) - np.log2(np.abs(x[::2] * y[::2]))) < 20
     assert sure.sum() > 3
     np.testing.assert_array_equal(out[sure], exact[sure].astype(np.float32))
@@ -243,7 +248,8 @@ def _check(isa: Isa, element: ElementType, name: str, lanes: int, cut: int) -> N
 
 def test_every_operation_is_tested() -> None:
     """No table holds more than the tests know of."""
-    known = set(tables.AVX512_VNNI.integers)
+    known = {*tables.AVX512_VNNI.integers, *DOTS}
+    assert set(DOTS) == set(PIECES)
     for isa in tables.BY_NAME.values():
         assert set(isa.integers) <= known
         assert set(isa.ops) - {"bf16_dot"} == set(tables.AVX512.ops)

@@ -10,7 +10,6 @@ over it, in either order: what the first call leaves behind must not hide what t
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,11 +22,11 @@ from hypothesis import strategies as st
 import jitgemm
 from oracle import (
     MANY_PIECES,
-    NESTED,
     TINY,
     another_machine,
     equal,
     exact_gemm,
+    examples,
     forget_plans,
     integers,
 )
@@ -35,7 +34,7 @@ from oracle import low_tiles as few_rows
 
 Array = np.ndarray[Any, Any]
 
-EXAMPLES = 40 if NESTED in os.environ else 100
+EXAMPLES = examples(100)
 # Examples are small as they are; making them smaller would take minutes.
 relaxed = settings(
     phases=(Phase.explicit, Phase.generate), deadline=None, max_examples=EXAMPLES,

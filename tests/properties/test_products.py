@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -22,13 +21,13 @@ from oracle import (
     LAYOUTS,
     MANY_PIECES,
     NARROW,
-    NESTED,
     TINY,
     another_machine,
     anything,
     documented,
     equal,
     exact_gemm,
+    examples,
     integers,
     is_complex,
     low_tiles,
@@ -40,7 +39,7 @@ Array = np.ndarray[Any, Any]
 
 # No files in the working copy; a failure prints how to reproduce it.
 # On the sets of a machine besides the best one the kernels differ, not the rest of the library.
-EXAMPLES = 50 if NESTED in os.environ else 150
+EXAMPLES = examples(150)
 relaxed = settings(deadline=None, max_examples=EXAMPLES, database=None, print_blob=True)
 
 

@@ -15,7 +15,7 @@ from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
 from jitgemm.jit.compiler import gemm_unit
 from jitgemm.kernels.arithmetic import OperandTypes, sum_type
-from jitgemm.kernels.registry import tile_for
+from jitgemm.kernels.registry import matrix_tile, tile_for
 from jitgemm.kernels.spec import BSource
 from jitgemm.planner.caches import Machine
 from jitgemm.planner.cores import BY_NAME, Core
@@ -83,9 +83,10 @@ def test_a_core_uses_the_first_set_it_has(core: Core) -> None:
 
 def test_sets_of_cores() -> None:
     found = {core.name: of_core(core, None).name for core in CORES}
-    assert found["neoverse-n1"] == "neon"
+    assert found["neoverse-n1"].startswith("neon")
     assert found["emeraldrapids"] == "avx512_amx"
     assert found["znver5"] == "avx512_bf16"
+    assert found["apple-m4"] == "sme_wide"
     for name in ("neoverse-v1", "neoverse-n2", "neoverse-v2", "a64fx"):
         assert of_core(BY_NAME[name], None).vector_bits == BY_NAME[name].sve_bits
         assert of_core(BY_NAME[name], "neon").vector_bits == 128
@@ -95,12 +96,54 @@ def test_sets_of_cores() -> None:
         of_core(BY_NAME["a64fx"], "sve3")
 
 
+@pytest.mark.parametrize("bits", [128, 256, 512, 1024, 2048])
+def test_streaming_vectors_are_as_long_as_the_machines(bits: int) -> None:
+    """Whatever those of this process are: unit, tiles and plans follow."""
+    core = replace(BY_NAME["apple-m4"], streaming_bits=bits)
+    isa = of_core(core, None)
+    assert (isa.name, isa.vector_bits) == ("sme_wide", 128)
+    assert isa.inside is not None
+    assert isa.inside.vector_bits == bits
+    for types in TYPES:
+        for shape in SHAPES[4:8]:
+            plan = make_plan(_problem(shape, types, "CCC"), _context(core, 2, isa))
+            check_plan(plan)
+            _check_blocking(plan, core.machine)
+            if plan.spec.tiles:
+                assert plan.spec.lanes == bits // plan.spec.element.bits
+
+
+@pytest.mark.parametrize("sve_bits, streaming_bits", [(512, 256), (512, 128), (128, 2048)])
+def test_vectors_of_both_kinds_have_lengths_of_their_own(
+    sve_bits: int, streaming_bits: int
+) -> None:
+    """Also where the streaming ones are the shorter ones."""
+    core = replace(
+        BY_NAME["neoverse-v2"], sve_bits=sve_bits, streaming_bits=streaming_bits,
+        features=BY_NAME["neoverse-v2"].features | BY_NAME["apple-m4"].features,
+    )  # fmt: skip
+    isa = of_core(core, "sve_sme_wide")
+    for types in TYPES:
+        for shape in SHAPES[4:8]:
+            plan = make_plan(_problem(shape, types, "CCC"), _context(core, 2, isa))
+            check_plan(plan)
+            assert plan.spec.nr % (streaming_bits // plan.spec.element.bits) == 0
+
+
 def test_code_for_vectors_of_another_length_is_other_code() -> None:
     """In memory and in the cache folder, which machines may share."""
     cores = [BY_NAME[x] for x in ("neoverse-n2", "neoverse-v1", "a64fx")]
-    specs = [make_plan(_problem((99, 99, 99), TYPES[0], "CCC"), _context(x, 1)).spec for x in cores]
-    assert [x.isa.name for x in specs] == ["sve"] * 3
-    assert len({gemm_unit(x).key for x in specs}) == len({x.symbol for x in specs}) == 3
+    specs = [
+        make_plan(_problem((99, 99, 99), TYPES[0], "CCC"), _context(x, 1, of_core(x, "sve"))).spec
+        for x in cores
+    ]
+    assert all(x.isa.scalable for x in specs)
+    m4 = BY_NAME["apple-m4"]
+    specs += [
+        make_plan(_problem((99, 99, 99), TYPES[0], "CCC"), _context(core, 1)).spec
+        for core in (m4, replace(m4, streaming_bits=128))
+    ]
+    assert len({gemm_unit(x).key for x in specs}) == len({x.symbol for x in specs}) == 5
 
 
 # -- blocking -------------------------------------------------------------------------------------
@@ -111,7 +154,7 @@ def _check_blocking(plan: GemmPlan, machine: Machine) -> None:
     b, spec, p = plan.blocking, plan.spec, plan.problem
     if spec.b is BSource.PACKED and p.b is not None:
         # Half of what all cores share, or a single micropanel; sums of columns come on top.
-        panel = spec.panel_row * b.depth_per_slice
+        panel = spec.in_memory.panel_row * b.depth_per_slice
         packed = -(-b.cols_per_block // spec.nr) * panel
         assert packed <= max(machine.l3.size // 2, panel)
         assert packed <= plan.workspace_b
@@ -156,9 +199,11 @@ def test_tiles_are_of_the_machines_set(core: Core) -> None:
             made = _context(core, 1, isa)
             types = OperandTypes.of(element)
             spec = make_plan(_problem((512, 512, 512), types, "CPC"), made).spec
-            assert spec.tile == tile_for(element, isa)
-            assert spec.nr == spec.tile.nr_regs * isa.vector_bits // element.bits
-            assert spec.tile.mr * spec.tile.nr_regs < isa.vector_registers
+            tile = tile_for(element, isa)
+            assert tile.mr * tile.nr_regs < isa.vector_registers
+            assert spec.tile == (matrix_tile(element, tile, isa) if spec.tiles else tile)
+            # Micropanels are those of vectors, whoever multiplies.
+            assert spec.nr == tile.nr_regs * isa.vector_bits // element.bits
 
 
 def test_caches_of_a_machine_decide() -> None:

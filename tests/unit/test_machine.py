@@ -269,6 +269,64 @@ def test_features_beyond_the_host_are_asked_for(monkeypatch: pytest.MonkeyPatch)
                      ("x86-64", "")]  # fmt: skip
 
 
+NEON = frozenset({"fp-armv8", "neon"})
+
+
+@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "arm64-apple-darwin24.5.0"])
+@pytest.mark.parametrize(
+    "features, chosen, lacking",
+    [
+        (NEON, "neon", {"sve": "sve", "sme": "sme", "sve_sme": "sme, sve"}),
+        (NEON | {"sve", "sve2", "i8mm"}, "sve", {"sme_wide": "sme, sme-f64f64, sme-i16i64"}),
+        (NEON | {"sme", "sme2"}, "sme", {"sve": "sve", "sve_sme": "sve",
+                                         "sme_wide": "sme-f64f64, sme-i16i64"}),
+        (NEON | {"sme", "sme-f64f64", "sme-i16i64"}, "sme_wide", {"sve_sme_wide": "sve"}),
+        (NEON | {"sve", "sme"}, "sve_sme", {"avx512": "avx512bw, avx512dq, avx512f"}),
+        (frozenset(), "portable", {"neon": "neon"}),
+    ],
+)  # fmt: skip
+def test_sets_of_arm_machines(
+    triple: str, features: frozenset[str], chosen: str, lacking: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The first one they have; another one only if it is there, or it is named what is not."""
+    monkeypatch.setattr(target, "host", lambda: target.Host(triple, "server", features, "22"))
+    monkeypatch.delenv("JITGEMM_ISA", raising=False)
+    assert target.choose_isa().name == chosen
+    for name, missing in lacking.items():
+        monkeypatch.setenv("JITGEMM_ISA", name.upper())
+        with pytest.raises(IsaError) as refused:
+            target.choose_isa()
+        expected = "jitgemm: JITGEMM_ISA: expected an instruction set of this machine (server), "
+        got = f"got {name!r}, which also needs {missing}"
+        assert str(refused.value).startswith(expected + got)
+    for name in (chosen, "portable", "interpreter"):
+        monkeypatch.setenv("JITGEMM_ISA", name)
+        assert target.choose_isa() is BY_NAME[name]
+
+
+def test_features_of_arm_come_from_its_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM's list knows a part of them."""
+
+    class _Llvm:
+        llvm_version_info = (22, 1, 0)
+
+        def __getattr__(self, _: str) -> Any:
+            return lambda: None
+
+        def get_host_cpu_features(self) -> dict[str, bool]:
+            return {"neon": True, "sve": True, "aes": False}
+
+        def get_process_triple(self) -> str:
+            return "arm64-apple-darwin24.5.0"
+
+    monkeypatch.setattr(target, "llvm", _Llvm)
+    for told, features in (({"neon", "sme"}, {"neon", "sme"}), ((), {"neon", "sve"})):
+        monkeypatch.setattr(target.arm, "features", lambda told=told: frozenset(told))
+        found = target._detect()
+        assert (found.arch, found.features) == ("aarch64", features)
+
+
 def test_a_unit_nobody_must_be_asked_for_is_simply_used(monkeypatch: pytest.MonkeyPatch) -> None:
     server = target.Host("x86_64-unknown-linux-gnu", "server", AVX512_AMX.requires, "22")
     monkeypatch.setattr(target, "host", lambda: server)

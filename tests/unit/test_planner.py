@@ -975,7 +975,7 @@ def check_plan(plan: GemmPlan) -> None:
         assert b.pack_cols % nr == 0
         _tiles_exactly([t.cols for t in packing], reals)
         sums = spec.tile_row if spec.sums_columns else 0
-        assert panel_stride == spec.panel_row * b.depth_per_slice + sums
+        assert panel_stride == spec.in_memory.panel_row * b.depth_per_slice + sums
         for t in packing:
             panels = -(-(t.cols[1] - t.block[0]) // nr)
             assert panels * panel_stride <= plan.workspace_b or t.cols[0] >= t.cols[1]
@@ -993,7 +993,9 @@ def check_plan(plan: GemmPlan) -> None:
         tiles = -(-min(b.rows_per_chunk, p.m) // b.tile_rows)
         rows = tiles * b.tile_rows if a.pack_a is PackA.PANELS else min(b.rows_per_chunk, p.m)
         assert a.pack_a_width * spec.element.bytes == max(a.a_row, a.a_col)
-        per_row = b.depth_per_slice * size if a.pack_a is PackA.PANELS else a.a_row
+        # The sums of rows lie behind them.
+        steps = b.depth_per_slice + spec.sums_columns
+        per_row = steps * size if a.pack_a is PackA.PANELS else a.a_row
         assert rows * per_row <= plan.workspace_a_stride
         assert a.a_tile == b.tile_rows * per_row
         assert plan.workspace_a_stride % 64 == 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from jitgemm.cli.elsewhere import Where, add_options, context_of, found, problem_of
+from jitgemm.cli.elsewhere import Where, add_options, context_of, problem_of, where_of
 from jitgemm.errors import IsaError, message
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit import compiler
@@ -62,7 +62,7 @@ def _innermost(plan: GemmPlan) -> re.Pattern[str]:
         return re.compile(f"{symbol}_streaming_{rows}")
     if isinstance(route, Columns):
         return re.compile(f"{symbol}_(columns_{'staggered_' * route.staggered}|dots_){rows}")
-    return re.compile(f"{symbol}_(micro_{rows}x{width}|tiles_{width})")
+    return re.compile(f"{symbol}_(micro_{rows}x{width}|(tiles|outer)_{width})")
 
 
 def _anywhere(options: argparse.Namespace) -> Where:
@@ -71,8 +71,8 @@ def _anywhere(options: argparse.Namespace) -> Where:
     if options.machine is None and wanted is not None and wanted.arch not in ("", host().arch):
         # Blocking decides which code runs, not what it is.
         own = argparse.Namespace(**{**vars(options), "isa": None})
-        return replace(found(own), isa=wanted)
-    return found(options)
+        return replace(where_of(own), isa=wanted)
+    return where_of(options)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -86,14 +86,15 @@ def run(options: argparse.Namespace) -> int:
         raise IsaError(message("--isa", "one with machine code", repr(where.isa.name)))
     plan = make_plan(problem_of(options), context_of(where))
     assembly = compiler.assembly(compiler.gemm_unit(plan.spec))
-    made = target_of(where.isa)
+    made = target_of(plan.spec.isa)
     print(f"# {plan.spec.symbol}")
     print(f"# for {made.cpu} {made.features} ({made.triple})")
     if options.whole:
         print(assembly)
         return 0
     wanted = _innermost(plan)
-    for name, lines in _functions(assembly):
-        if wanted.fullmatch(name):
-            print("\n".join(lines))
+    found = [lines for name, lines in _functions(assembly) if wanted.fullmatch(name)]
+    assert found, f"no function is called {wanted.pattern}"
+    for lines in found:
+        print("\n".join(lines))
     return 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.kinds import number_of, result_type
 from jitgemm.cli.arguments import count
-from jitgemm.isa.tables import BY_NAME, Isa
+from jitgemm.isa.tables import BY_NAME, Isa, with_sme
 from jitgemm.isa.types import BOOL, ElementType
 from jitgemm.isa.types import BY_NAME as ELEMENTS
 from jitgemm.jit.target import Host, choose_isa, host, pick
@@ -21,7 +21,7 @@ from jitgemm.planner.problem import Operand, Problem
 from jitgemm.runtime.engine import engine, knob
 from jitgemm.runtime.layout import element_dtype
 
-__all__ = ["Where", "add_options", "context_of", "found", "of_core", "problem_of"]
+__all__ = ["Where", "add_options", "context_of", "of_core", "problem_of", "where_of"]
 
 _COMPLEX = {f"c{2 * x.bits}": x for x in ELEMENTS.values() if not (x.integral or x.format)}
 _REAL = {x.name: x for x in ELEMENTS.values() if x is not BOOL}
@@ -124,8 +124,10 @@ def of_core(core: Core, name: str | None) -> Isa:
     isa = pick("--isa", name, Host(f"{core.arch}-unknown-linux-gnu", core.name, core.features, ""))
     if isa.interpreted:
         return isa
-    bits = core.sve_bits if isa.scalable else isa.vector_bits
-    return replace(isa, arch=core.arch, cpu=isa.cpu or core.name, vector_bits=bits)
+    own = replace(isa, arch=core.arch, cpu=isa.cpu or core.name)
+    if isa.scalable:
+        own = replace(own, vector_bits=core.sve_bits)
+    return own if isa.inside is None else with_sme(own, core.streaming_bits, isa.name)
 
 
 def _described(core: Core, options: argparse.Namespace) -> Where:
@@ -137,7 +139,7 @@ def _described(core: Core, options: argparse.Namespace) -> Where:
     return Where(isa, core.machine, options.threads or core.cores, (words, core.source))
 
 
-def found(options: argparse.Namespace) -> Where:
+def where_of(options: argparse.Namespace) -> Where:
     """The machine that is named, or this one.
 
     Raises:

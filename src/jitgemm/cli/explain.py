@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jitgemm.cli.elsewhere import add_options, context_of, found, problem_of
+from jitgemm.cli.elsewhere import add_options, context_of, problem_of, where_of
 from jitgemm.cli.tables import byte_size
 from jitgemm.planner.caches import Machine
 from jitgemm.planner.explain import explain
@@ -30,7 +30,7 @@ def _caches(machine: Machine) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan in words."""
-    where = found(options)
+    where = where_of(options)
     plan = make_plan(problem_of(options), context_of(where))
     name, *sources = where.words
     print(f"machine   {name}")

@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["fma"]
+__all__ = ["fma", "to_odd", "two_sum"]
 
 _SPLIT = 134217729.0  # 2**27 + 1, Veltkamp's constant for 53-bit significands
 # Products and sums of magnitudes in [2**-400, 2**400] neither overflow nor lose bits to underflow.
 _SAFE_LOW, _SAFE_HIGH = 2.0**-400, 2.0**400
 
 
-def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """The rounded sum of two float64, and its exact error."""
     s = a + b
     bb = s - a
     return s, (a - (s - bb)) + (b - bb)
@@ -44,7 +45,7 @@ def _two_product(a: Any, b: Any) -> tuple[Any, Any]:
     return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
 
 
-def _to_odd(s: Any, err: Any) -> Any:
+def to_odd(s: Any, err: Any) -> Any:
     """Round ``s + err`` (``s`` its nearest double) to odd: if inexact, the last bit becomes 1."""
     bits = s.view(np.int64)
     even = (bits & 1) == 0
@@ -55,10 +56,10 @@ def _to_odd(s: Any, err: Any) -> Any:
 
 def _fma64(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
     uh, ul = _two_product(a, b)
-    th, tl = _two_sum(c, ul)
-    vh, vl = _two_sum(uh, th)
-    s, err = _two_sum(tl, vl)
-    return np.asarray(vh + _to_odd(s, err))
+    th, tl = two_sum(c, ul)
+    vh, vl = two_sum(uh, th)
+    s, err = two_sum(tl, vl)
+    return np.asarray(vh + to_odd(s, err))
 
 
 def _fraction_fma(a: float, b: float, c: float, bits: int) -> float:
@@ -108,8 +109,8 @@ def fma(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
         if dtype == np.float32:
             # The product of two float32 is exact in float64; rounding the sum to odd makes the
             # final rounding to float32 the only one (53 >= 24 + 2), subnormals included.
-            s, err = _two_sum(wa * wb, wc)
-            out = _to_odd(s, err).astype(np.float32)
+            s, err = two_sum(wa * wb, wc)
+            out = to_odd(s, err).astype(np.float32)
         else:
             out = _fma64(wa, wb, wc)
             # Cancellation below the safe range would lose bits to underflow.

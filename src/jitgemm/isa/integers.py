@@ -1,13 +1,14 @@
 """Operations on integers, modulo ``2**bits``: text and meaning as in :mod:`jitgemm.isa.ops`.
 
-``dot2`` and ``dot4`` fold a *word* of two or four steps of depth into a 32-bit sum: a word is a
-32-bit lane that holds two 16-bit or four 8-bit numbers, the one of the lowest depth in its lowest
-bits.
+``dot2`` and ``dot4`` with its like fold a *word* of two or four steps of depth into a 32-bit sum: a
+word is a 32-bit lane that holds two 16-bit or four 8-bit numbers, the one of the lowest depth in
+its lowest bits.  :data:`FOLDS` has all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ import numpy as np
 from jitgemm.errors import LanguageError
 from jitgemm.isa.ops import Op
 
-__all__ = ["DOT_INTEGERS", "GENERIC_INTEGERS", "Op", "x86_integers"]
+__all__ = [
+    "DOT_INTEGERS", "FOLDS", "GENERIC_FOLDS", "GENERIC_INTEGERS", "Fold", "Op", "fold_of",
+    "fold_of_ones", "table_with", "x86_integers",
+]  # fmt: skip
 
 
 def _wrapping(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,12 +39,67 @@ def _dot(a: Any, b: Any, c: Any, pieces: tuple[type, type]) -> Any:
     return (sums + c).astype(np.uint64).astype(np.uint32).view(np.int32)
 
 
-def _dot2(a: Any, b: Any, c: Any) -> Any:
-    return _dot(a, b, c, (np.int16, np.int16))
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """An operation that multiplies the numbers of two words, and adds up in 32 bits."""
+
+    name: str
+    bits: int
+    """Of a number in a word."""
+    signed: tuple[bool, bool]
+    """Whether the numbers of the first operand are signed, and those of the second."""
+
+    @property
+    def group(self) -> int:
+        """Numbers in a word."""
+        return 32 // self.bits
+
+    def meaning(self, a: Any, b: Any, c: Any) -> Any:
+        """What it does to arrays of words ``a`` and ``b`` and of sums ``c``."""
+        kinds = [np.dtype(f"{'i' if s else 'u'}{self.bits // 8}").type for s in self.signed]
+        return _dot(a, b, c, (kinds[0], kinds[1]))
+
+    def op(self, text: tuple[str, ...], declares: str = "") -> Op:
+        """The operation as a set spells it."""
+        return Op(self.name, 3, text, self.meaning, declares)
 
 
-def _dot4(a: Any, b: Any, c: Any) -> Any:
-    return _dot(a, b, c, (np.uint8, np.int8))
+DOT4 = Fold("dot4", 8, (False, True))
+DOT4_SIGNED = Fold("dot4_signed", 8, (True, True))
+DOT4_UNSIGNED = Fold("dot4_unsigned", 8, (False, False))
+DOT2 = Fold("dot2", 16, (True, True))
+
+FOLDS = (DOT4, DOT4_SIGNED, DOT4_UNSIGNED, DOT2)
+"""Every fold of integers; a set has those that its table names."""
+
+
+def fold_of(
+    table: Mapping[str, Op], bits: int, signed: tuple[bool, bool]
+) -> tuple[Fold, bool] | None:
+    """The fold of a table that multiplies numbers of these signednesses as they are, if any.
+
+    Returns:
+        The fold, and whether its operands are those of the product in the other order.
+    """
+    for fold in FOLDS:
+        if fold.name in table and fold.bits == bits and signed in (fold.signed, fold.signed[::-1]):
+            return fold, signed != fold.signed
+    return None
+
+
+def fold_of_ones(table: Mapping[str, Op], bits: int, *, signed: bool) -> tuple[Fold, bool]:
+    """The fold that multiplies such numbers by ones, which are of either signedness.
+
+    Returns:
+        The fold, and whether the ones are its second operand.
+
+    Raises:
+        LanguageError: the table has none.
+    """
+    for fold in FOLDS:
+        if fold.name in table and fold.bits == bits and signed in fold.signed:
+            return fold, signed != fold.signed[1]
+    raise LanguageError(f"no fold of {'signed' if signed else 'unsigned'} numbers of {bits} bits")
 
 
 def _bswap(a: Any) -> Any:
@@ -131,9 +190,7 @@ _BASE = (
         "declare {v} @llvm.bswap.{s}({v})",
     ),
     # For sets that name no instruction of their own: both halves of a word, sign-extended.
-    Op(
-        "dot2",
-        3,
+    DOT2.op(
         (
             "{t} = shl {v} {a}, {HALF}",
             "{t1} = shl {v} {b}, {HALF}",
@@ -145,8 +202,7 @@ _BASE = (
             "{t7} = mul {v} {t4}, {t5}",
             "{t8} = add {v} {t6}, {t7}",
             "{r} = add {v} {t8}, {c}",
-        ),
-        _dot2,
+        )
     ),
 )
 
@@ -154,39 +210,57 @@ _BASE = (
 def _multiply_add_pairs(instruction: str, lanes: int) -> Op:
     """``vpmaddwd`` and an addition: the product of two pairs never saturates, it wraps."""
     halves, words = f"<{2 * lanes} x i16>", f"<{lanes} x i32>"
-    return Op(
-        "dot2",
-        3,
+    return DOT2.op(
         (
             f"{{t}} = bitcast {{v}} {{a}} to {halves}",
             f"{{t1}} = bitcast {{v}} {{b}} to {halves}",
             f"{{t2}} = call {words} @llvm.x86.{instruction}({halves} {{t}}, {halves} {{t1}})",
             "{r} = add {v} {t2}, {c}",
         ),
-        _dot2,
         f"declare {words} @llvm.x86.{instruction}({halves}, {halves})",
     )
 
 
-def _vnni(name: str, instruction: str, bits: int, meaning: Callable[..., Any]) -> Op:
+def _vnni(fold: Fold, instruction: str, bits: int) -> Op:
     v = f"<{bits // 32} x i32>"
     call = f"@llvm.x86.avx512.{instruction}.{bits}"
-    return Op(
-        name,
-        3,
+    return fold.op(
         (f"{{r}} = call {v} {call}({v} {{c}}, {v} {{a}}, {v} {{b}})",),
-        meaning,
         f"declare {v} {call}({v}, {v}, {v})",
     )
 
 
-def _table(*ops: Op) -> Mapping[str, Op]:
+def table_with(*ops: Op) -> Mapping[str, Op]:
+    """The operations that every machine has, and these, in place of those of the same names."""
     return {op.name: op for op in (*_BASE, *ops)}
 
 
-GENERIC_INTEGERS = _table()
+GENERIC_INTEGERS = table_with()
+
+
+def _apart(fold: Fold) -> Op:
+    """A fold by shifts, multiplications and additions, which every machine has."""
+    lines, total = [], "{c}"
+    for part in range(fold.group):
+        for x, signed in zip("ab", fold.signed, strict=True):
+            up, kind = 32 - fold.bits * (part + 1), "ashr" if signed else "lshr"
+            lines += [
+                f"{{tu{x}{part}}} = shl {{v}} {{{x}}}, splat (i32 {up})",
+                f"{{t{x}{part}}} = {kind} {{v}} {{tu{x}{part}}}, splat (i32 {32 - fold.bits})",
+            ]
+        result = "{r}" if part + 1 == fold.group else f"{{ts{part}}}"
+        lines += [
+            f"{{tm{part}}} = mul {{v}} {{ta{part}}}, {{tb{part}}}",
+            f"{result} = add {{v}} {total}, {{tm{part}}}",
+        ]
+        total = result
+    return fold.op(tuple(lines))
+
+
+# On whole vectors, where no instruction folds: what is packed for a unit that does.
+GENERIC_FOLDS = table_with(*(_apart(x) for x in FOLDS))
 # With `dot4`, which has a meaning but no text that every machine understands.
-DOT_INTEGERS = _table(Op("dot4", 3, (), _dot4))
+DOT_INTEGERS = table_with(DOT4.op(()))
 
 _PAIRS = {512: "avx512.pmaddw.d.512", 256: "avx2.pmadd.wd"}
 
@@ -194,7 +268,5 @@ _PAIRS = {512: "avx512.pmaddw.d.512", 256: "avx2.pmadd.wd"}
 def x86_integers(bits: int, *, vnni: bool) -> Mapping[str, Op]:
     """The operations of x86 vectors of 256 or 512 bits, with or without dot products."""
     if vnni:
-        return _table(
-            _vnni("dot2", "vpdpwssd", bits, _dot2), _vnni("dot4", "vpdpbusd", bits, _dot4)
-        )
-    return _table(_multiply_add_pairs(_PAIRS[bits], bits // 32))
+        return table_with(_vnni(DOT2, "vpdpwssd", bits), _vnni(DOT4, "vpdpbusd", bits))
+    return table_with(_multiply_add_pairs(_PAIRS[bits], bits // 32))

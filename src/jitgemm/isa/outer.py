@@ -21,10 +21,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from jitgemm.errors import message
 from jitgemm.isa import exact
+from jitgemm.isa.arm import bf16_pairs
 from jitgemm.isa.matrix import Products, Text, TileProduct
-from jitgemm.isa.types import F32, F64, I32, I64, ElementType
+from jitgemm.isa.types import BF16, F32, F64, I8, I16, I32, I64, U8, ElementType
 
 __all__ = ["Mode", "OuterUnit", "sme"]
 
@@ -113,20 +116,34 @@ def _fused(sums: Any, a: Any, b: Any) -> Any:
     return exact.fma(left, right, sums.copy())
 
 
-def _scalable(element: ElementType) -> str:
+def _integers(a_type: type, b_type: type) -> Callable[[Any, Any, Any], Any]:
+    """Sums of the products of the numbers in k-groups, modulo two to the width of a sum."""
+
+    def meaning(sums: Any, a: Any, b: Any) -> Any:
+        x = a.view(a_type).astype(np.int64)
+        y = b.T.copy().view(b_type).astype(np.int64)
+        return (sums.astype(np.int64) + x @ y.T).astype(sums.dtype)
+
+    return meaning
+
+
+def _bf16(sums: Any, a: Any, b: Any) -> Any:
+    """BFDOT of each k-group of A and each of B."""
+    left, right = a.repeat(b.shape[1], axis=1).ravel(), b.repeat(a.shape[0], axis=0).ravel()
+    return bf16_pairs(left, right, sums.ravel()).reshape(sums.shape)
+
+
+def _scalable(bits: int, llvm: str) -> str:
     """LLVM's type of a vector of whatever length."""
-    return f"<vscale x {128 // element.bits} x {element.llvm}>"
+    return f"<vscale x {128 // bits} x {llvm}>"
 
 
-def _short(element: ElementType) -> str:
-    """How intrinsics spell that type."""
-    return f"nxv{128 // element.bits}{element.suffix}"
+# What LLVM calls numbers, and how it spells them in the names of intrinsics.
+_NUMBERS = {BF16.name: ("bfloat", "bf16")}
 
 
-def _fixed(element: ElementType, bits: int) -> tuple[str, str]:
-    """The type of a vector whose length is known, and how intrinsics spell it."""
-    lanes = bits // element.bits
-    return f"<{lanes} x {element.llvm}>", f"v{lanes}{element.suffix}"
+def _number(element: ElementType) -> tuple[str, str]:
+    return _NUMBERS.get(element.name, (element.llvm, element.suffix))
 
 
 def _product(
@@ -135,11 +152,11 @@ def _product(
 ) -> TileProduct:  # fmt: skip
     """A product that is one intrinsic on whole vectors."""
     a, b, sums = types
-    number, (words, _), (fixed, spelled) = a, _fixed(sums, bits), _fixed(a, bits)
-    v, short = _scalable(number), _short(number)
-    p = f"<vscale x {128 // number.bits} x i1>"
-    insert = f"@llvm.vector.insert.{short}.{spelled}"
-    call = f"@llvm.aarch64.sme.{intrinsic}.{short}"
+    (llvm, suffix), lanes, each = _number(a), bits // a.bits, 128 // a.bits
+    words, fixed = f"<{bits // sums.bits} x {sums.llvm}>", f"<{lanes} x {llvm}>"
+    v, p = _scalable(a.bits, llvm), f"<vscale x {each} x i1>"
+    insert = f"@llvm.vector.insert.nxv{each}{suffix}.v{lanes}{suffix}"
+    call = f"@llvm.aarch64.sme.{intrinsic}.nxv{each}{suffix}"
     lines: list[str] = []
     for i, x in enumerate("ab"):
         lines += [
@@ -156,12 +173,11 @@ def _product(
 
 
 def _row(sums: ElementType, bits: int) -> Text:
-    v, short, (fixed, spelled) = _scalable(sums), _short(sums), _fixed(sums, bits)
-    p = f"<vscale x {128 // sums.bits} x i1>"
-    read, extract = (
-        f"@llvm.aarch64.sme.read.horiz.{short}",
-        f"@llvm.vector.extract.{spelled}.{short}",
-    )
+    lanes, each = bits // sums.bits, 128 // sums.bits
+    v, fixed = _scalable(sums.bits, sums.llvm), f"<{lanes} x {sums.llvm}>"
+    p = f"<vscale x {each} x i1>"
+    read = f"@llvm.aarch64.sme.read.horiz.nxv{each}{sums.suffix}"
+    extract = f"@llvm.vector.extract.v{lanes}{sums.suffix}.nxv{each}{sums.suffix}"
     return Text(
         (
             "{t} = trunc i64 {index} to i32",
@@ -258,9 +274,20 @@ def _streaming(row_bytes: int) -> Mode:
 
 def sme(bits: int, *, wide: bool) -> OuterUnit:
     """The unit of SME with vectors of ``bits``; ``wide``: with sums of 64 bits."""
-    products = [_product("mopa_f32", (F32, F32, F32), "mopa", bits, _fused)]
+    products = [
+        _product("mopa_f32", (F32, F32, F32), "mopa", bits, _fused),
+        _product("mopa_ss", (I8, I8, I32), "smopa.wide", bits, _integers(np.int8, np.int8)),
+        _product("mopa_su", (I8, U8, I32), "sumopa.wide", bits, _integers(np.int8, np.uint8)),
+        _product("mopa_us", (U8, I8, I32), "usmopa.wide", bits, _integers(np.uint8, np.int8)),
+        _product("mopa_uu", (U8, U8, I32), "umopa.wide", bits, _integers(np.uint8, np.uint8)),
+        _product("mopa_bf16", (BF16, BF16, F32), "mopa.wide", bits, _bf16, "pairs, as by BFDOT"),
+    ]
     if wide:
-        products.append(_product("mopa_f64", (F64, F64, F64), "mopa", bits, _fused))
+        shorts = _integers(np.int16, np.int16)
+        products += [
+            _product("mopa_f64", (F64, F64, F64), "mopa", bits, _fused),
+            _product("mopa_i16", (I16, I16, I64), "smopa.wide", bits, shorts),
+        ]
     sums = (F32, F64, I32, I64)
     return OuterUnit(
         name="sme",

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from jitgemm.errors import message
-from jitgemm.isa.integers import DOT_INTEGERS, GENERIC_INTEGERS, x86_integers
+from jitgemm.isa.arm import NEON_BF16_DOT, neon_integers, sve_bf16_dot, sve_integers
+from jitgemm.isa.integers import DOT_INTEGERS, GENERIC_FOLDS, GENERIC_INTEGERS, x86_integers
 from jitgemm.isa.lengths import SMALLEST, streaming_bits, sve_bits
 from jitgemm.isa.matrix import AMX, MatrixUnit
 from jitgemm.isa.ops import BF16_DOT, FUSED_OPS, TWO_ROUNDING_OPS, Op
@@ -20,8 +21,9 @@ from jitgemm.isa.types import ElementType
 
 __all__ = [
     "AVX2", "AVX2_VNNI", "AVX512", "AVX512_AMX", "AVX512_BF16", "AVX512_VNNI", "BY_NAME",
-    "INTERPRETER", "NEON", "PORTABLE", "SME", "SME_WIDE", "SVE", "SVE_SME", "SVE_SME_WIDE", "Isa",
-    "register", "streaming", "sve", "with_sme",
+    "INTERPRETER", "NEON", "NEON_BF16", "NEON_DOT", "PORTABLE", "SME", "SME_WIDE", "SVE",
+    "SVE2_BF16", "SVE_BF16", "SVE_SME", "SVE_SME_WIDE", "Isa", "register", "streaming", "sve",
+    "sve2_bf16", "sve_bf16", "with_sme",
 ]  # fmt: skip
 
 
@@ -153,8 +155,26 @@ NEON = Isa(
     arch="aarch64",
     cpu="generic",
     features="+neon",
+    integers=neon_integers(),
     half=True,
     by_lane=True,
+)
+# What cores have beside it: dot products from Armv8.4 on (Cortex-A76, Neoverse N1, Apple M1), those
+# of mixed signs and of bfloat16, which came together, from Armv8.6 on (Apple M2).
+NEON_DOT = replace(
+    NEON,
+    name="neon_dot",
+    requires=NEON.requires | {"dotprod"},
+    features="+neon,+dotprod",
+    integers=neon_integers(dotprod=True),
+)
+NEON_BF16 = replace(
+    NEON_DOT,
+    name="neon_bf16",
+    requires=NEON_DOT.requires | {"i8mm", "bf16"},
+    features="+neon,+dotprod,+i8mm,+bf16",
+    ops={**FUSED_OPS, NEON_BF16_DOT.name: NEON_BF16_DOT},
+    integers=neon_integers(dotprod=True, i8mm=True),
 )
 
 
@@ -170,10 +190,38 @@ def sve(bits: int) -> Isa:
         arch="aarch64",
         cpu="generic",
         features="+neon,+sve",
+        integers=sve_integers(bits),
         half=True,
         mask_registers=True,
         gathers=True,
         scalable=True,
+        # The shortest vectors are those of NEON, and so are most instructions on them.
+        by_lane=bits == SMALLEST,
+    )
+
+
+def sve_bf16(bits: int) -> Isa:
+    """SVE with dot products of mixed signs and of bfloat16 (Neoverse V1)."""
+    plain, dot = sve(bits), sve_bf16_dot(bits)
+    return replace(
+        plain,
+        name="sve_bf16",
+        requires=plain.requires | {"i8mm", "bf16"},
+        features="+neon,+sve,+i8mm,+bf16",
+        ops={**FUSED_OPS, dot.name: dot},
+        integers=sve_integers(bits, i8mm=True),
+    )
+
+
+def sve2_bf16(bits: int) -> Isa:
+    """The same with SVE2 (Neoverse N2, V2), which has products of 16 bits added to 32."""
+    first = sve_bf16(bits)
+    return replace(
+        first,
+        name="sve2_bf16",
+        requires=first.requires | {"sve2"},
+        features="+neon,+sve2,+i8mm,+bf16",
+        integers=sve_integers(bits, i8mm=True, sve2=True),
     )
 
 
@@ -193,6 +241,7 @@ def streaming(bits: int, *, wide: bool) -> Isa:
         arch="aarch64",
         cpu="generic",
         features=f"+neon,+sme{more}",
+        integers=GENERIC_FOLDS,
         unit=sme(bits, wide=wide),
         half=True,
         mask_registers=True,
@@ -212,11 +261,14 @@ def with_sme(beside: Isa, bits: int, name: str) -> Isa:
 
 _ELSEWHERE = 256
 """Bits of vectors where the length is the machine's and this machine has none."""
-SVE = sve(sve_bits() or _ELSEWHERE)
+_HERE = sve_bits() or _ELSEWHERE
+SVE, SVE_BF16, SVE2_BF16 = sve(_HERE), sve_bf16(_HERE), sve2_bf16(_HERE)
 # Beside the unit vectors of either kind: some machines have streaming SVE only.
 _STREAMING = streaming_bits() or 2 * _ELSEWHERE
-SVE_SME_WIDE, SVE_SME = (with_sme(SVE, _STREAMING, x) for x in ("sve_sme_wide", "sve_sme"))
-SME_WIDE, SME = (with_sme(NEON, _STREAMING, x) for x in ("sme_wide", "sme"))
+# A micropanel is at least a vector, and at most as wide as all of the unit's tiles of f32.
+_BESIDE = SVE2_BF16 if _HERE <= 4 * _STREAMING else NEON_BF16
+SVE_SME_WIDE, SVE_SME = (with_sme(_BESIDE, _STREAMING, x) for x in ("sve_sme_wide", "sve_sme"))
+SME_WIDE, SME = (with_sme(NEON_BF16, _STREAMING, x) for x in ("sme_wide", "sme"))
 PORTABLE = Isa("portable", 128, 16, TWO_ROUNDING_OPS, fused=False, cpu="generic")
 # The checking interpreter, pinned like any other set: slow, but every access is checked.
 INTERPRETER = Isa(
@@ -240,7 +292,12 @@ BY_NAME: dict[str, Isa] = {
         SVE_SME,
         SME_WIDE,
         SME,
+        # With vectors as short as NEON's too: its instructions, and predicates for edges.
+        SVE2_BF16,
+        SVE_BF16,
         SVE,
+        NEON_BF16,
+        NEON_DOT,
         NEON,
         PORTABLE,
         INTERPRETER,

@@ -2,9 +2,9 @@
 
 A microkernel broadcasts *k-groups* of A and loads vectors of k-groups of B.  Where operands are
 numbers of the sums' own type a k-group is a number.  For narrower ones it holds what one
-dot-accumulate instruction takes: four 8-bit numbers (``dot4``) or two 16-bit ones (``dot2``), one
-step of depth each.  What is no k-group yet becomes one while it is packed: A chunk by chunk, B
-panel by panel.
+dot-accumulate instruction takes: four 8-bit numbers (``dot4`` and its like) or two 16-bit ones
+(``dot2``), one step of depth each.  What is no k-group yet becomes one while it is packed: A chunk
+by chunk, B panel by panel.
 
 Three levels, the first that is exact: the operands' own numbers; numbers widened to a type that
 holds them; floats.  Never a type narrower than the result's.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from jitgemm.isa.integers import fold_of
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F32, F64, I16, I32, I64, ElementType
 
@@ -24,6 +25,7 @@ __all__ = [
     "OperandTypes",
     "Wanted",
     "arithmetic_for",
+    "shares_panels",
     "sum_type",
     "tiled",
 ]
@@ -79,7 +81,7 @@ class Arithmetic:
     """Steps of depth per k-group."""
     accumulate: str = "madd"
     exchanged: bool = False
-    """``accumulate`` takes B's k-group first: of a ``dot4`` the unsigned operand."""
+    """``accumulate`` takes B's k-group first, as folds of two signednesses do (``dot4``)."""
     flip: bool = False
     """A's numbers are moved by half their range, to the other signedness."""
     stored: ElementType | None = None
@@ -193,11 +195,9 @@ def tiled(types: OperandTypes, isa: Isa) -> Arithmetic | None:
     """
     a, b = types.a, types.b
     product = None if isa.unit is None else isa.unit.product_of(a, b, sum_type(types))
-    if product is None and not sum_type(types).integral:
-        return _tiled_upconverted(types, isa)
     # One that rounds has an order of its own, which callers must allow.
     if product is None or (product.order and not types.bf16_dot):
-        return None
+        return None if sum_type(types).integral else _tiled_upconverted(types, isa)
     return Arithmetic(types, a, b, product.group, product.name, tiles=True)
 
 
@@ -210,6 +210,13 @@ def _tiled_upconverted(types: OperandTypes, isa: Isa) -> Arithmetic | None:
     # Micropanels are those of vectors, which few rows meet.
     stored = types.b if types.b.format else None
     return Arithmetic(types, element, element, accumulate=product.name, stored=stored, tiles=True)
+
+
+def shares_panels(tiles: Arithmetic, element: ElementType, isa: Isa) -> bool:
+    """Whether vectors read the micropanels that a matrix unit reads, as those of a handle must."""
+    vectors = arithmetic_for(tiles.types, element, isa)
+    mine, others = (x.for_few_rows for x in (tiles, vectors))
+    return (mine.group, mine.b_element) == (others.group, others.b_element)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +259,14 @@ def _upconverted(w: Wanted) -> Arithmetic | None:
 
 def _dot4(w: Wanted) -> Arithmetic | None:
     a, b = w.types.a, w.types.b
-    if not (w.element is I32 and a.bits == b.bits == 8 and "dot4" in w.isa.integers):
+    if not (w.element is I32 and a.bits == b.bits == 8):
         return None
-    flip = a.signed == b.signed
-    return Arithmetic(w.types, a, b, 4, "dot4", exchanged=not b.signed, flip=flip)
+    for flip in (False, True):
+        found = fold_of(w.isa.integers, 8, (a.signed != flip, b.signed))
+        if found is not None:
+            fold, exchanged = found
+            return Arithmetic(w.types, a, b, 4, fold.name, exchanged=exchanged, flip=flip)
+    return None
 
 
 def _dot2(w: Wanted) -> Arithmetic | None:

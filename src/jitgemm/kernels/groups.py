@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jitgemm.isa.integers import fold_of_ones
 from jitgemm.isa.types import ElementType
 from jitgemm.kernels.arithmetic import Arithmetic
 from jitgemm.kernels.job import JOB
@@ -183,7 +184,7 @@ class _Panels:
     def _sums(self) -> None:
         """Add up the columns of each panel, behind it."""
         k, spec = self.k, self.spec
-        signed = self.how.types.b.signed
+        signed = self.how.b_element.signed
         for start in k.range(0, self.source.lead, spec.nr):
             panel = self._panel(start)
             zero = k.zero(spec.element, spec.lanes)
@@ -204,9 +205,8 @@ def add_up(k: Kernel, how: Arithmetic, groups: Vec, total: Vec, *, signed: bool)
     bits = 8 * groups.element.bytes // how.group
     one = sum(1 << (bits * g) for g in range(how.group))
     ones = k.literal(one, groups.element, groups.lanes)
-    # Of four numbers the unsigned ones come first.
-    pair = (ones, groups) if signed else (groups, ones)
-    return k.op(f"dot{how.group}", *pair, total)
+    fold, ones_last = fold_of_ones(k.isa.integers, bits, signed=signed)
+    return k.op(fold.name, *((groups, ones) if ones_last else (ones, groups)), total)
 
 
 def _interleaved(k: Kernel, rows: list[Vec]) -> Vec:
@@ -351,7 +351,7 @@ def _row(
 def _sum(k: Kernel, spec: GemmSpec, how: Arithmetic, row: Ptr, groups: Int) -> None:
     """The sum of a row of k-groups, behind it."""
     element, lanes = spec.element, spec.lanes
-    signed = how.types.a.signed != how.flip
+    signed = how.a_element.signed != how.flip
     total = k.var(k.zero(element, lanes))
     whole = groups // lanes * lanes
 

@@ -1,7 +1,9 @@
 """The microkernel: one body for every element type, instruction set, tile and source of B.
 
 B is read by vector, A by broadcast.  A broadcast needs no particular layout, so A is read in
-place with any strides at full speed; a packed A is the same kernel with other strides.
+place with any strides at full speed; a packed A is the same kernel with other strides.  Where rows
+of A lie side by side, and multiply-adds take one lane of a vector for all, a vector of A brings the
+numbers of several rows (``GemmSpec.a_vectors``): the same products in the same order.
 
 Reading A in place invites LLVM's loop strength reduction to keep one induction variable per row;
 14 of them do not fit next to the rest and spill.  Three rows therefore share one pointer, with the
@@ -39,6 +41,31 @@ def accumulate(k: Kernel, spec: GemmSpec, a: Vec, b: Vec, total: Vec) -> Vec:
     """``total`` and the product of a k-group of A and one of B in each lane."""
     how = spec.arithmetic
     return k.op(how.accumulate, *((b, a) if how.exchanged else (a, b)), total)
+
+
+class _VectorsOfA:
+    """Walks rows of A that lie side by side, and takes their elements from vectors by lane."""
+
+    def __init__(self, k: Kernel, spec: GemmSpec, base: Ptr, col: Int, reals: int) -> None:
+        self.k, self.spec, self.col = k, spec, col
+        self.base = k.var(base)
+        # The last vector ends with the last row: nothing beyond it is read.
+        self.starts = [min(i, reals - spec.lanes) for i in range(0, reals, spec.lanes)]
+
+    def step(self) -> None:
+        """Start a depth step."""
+        self.pinned = self.k.opaque(self.base.value)
+        self.base.value = self.pinned + self.col
+        self.loaded = -1
+
+    def splat(self, i: int) -> Vec:
+        """Real ``i`` of this depth, in every lane; they come in ascending order."""
+        k, spec, number = self.k, self.spec, i // self.spec.lanes
+        if number != self.loaded:
+            self.loaded = number
+            at = self.pinned + self.starts[number] * spec.element.bytes
+            self.vector = k.load(at, spec.element, spec.lanes)
+        return k.splat(k.extract(self.vector, i - self.starts[number]), spec.lanes)
 
 
 class _RowsOfA:
@@ -157,6 +184,13 @@ class _Shape:
         inplace = self.spec.b is BSource.INPLACE
         return inplace and reals * vectors >= reals + vectors + lines
 
+    def walk_of_a(self, k: Kernel, base: Ptr, strides: tuple[Int, Int]) -> _RowsOfA | _VectorsOfA:
+        """Rows of A from ``base`` on."""
+        # Rows that fill no vector are met one by one.
+        if self.spec.a_vectors and len(self.reals) >= self.spec.lanes > 1:
+            return _VectorsOfA(k, self.spec, base, strides[1], len(self.reals))
+        return _RowsOfA(k, self.spec, base, strides, self.rows)
+
     def strides(self, k: Kernel, job: View) -> tuple[tuple[Int, Int], tuple[Int, Int]]:
         """Bytes along rows and depth of A; along the depth of B and from panel to panel."""
         packed, inplace = self.spec.b is BSource.PACKED, self.spec.b is BSource.INPLACE
@@ -174,7 +208,7 @@ def _multiply(
     strides = shape.strides(k, job)
     zero = k.zero(spec.element, spec.lanes)
     sums = {(i, j): k.var(zero) for i in shape.reals for j in shape.columns}
-    rows_of_a = _RowsOfA(k, spec, a, strides[0], shape.rows)
+    rows_of_a = shape.walk_of_a(k, a, strides[0])
     panels_of_b = _PanelsOfB(k, spec, b, strides[1], masks)
     coming = k.var(tile.pointer("ahead")) if shape.fetches_panel else None
     for _ in k.range(0, depth):
@@ -190,7 +224,7 @@ def _multiply(
 
 
 def _depth_step(
-    k: Kernel, shape: _Shape, operands: tuple[_RowsOfA, _PanelsOfB], sums: Sums
+    k: Kernel, shape: _Shape, operands: tuple[_RowsOfA | _VectorsOfA, _PanelsOfB], sums: Sums
 ) -> None:
     """One step: the shorter side is held in registers, and the longer one streams past it."""
     (rows_of_a, panels_of_b), spec = operands, shape.spec

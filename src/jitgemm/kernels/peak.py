@@ -1,7 +1,7 @@
 """A loop of multiply-adds and nothing else: what a core can do when nothing has to be fetched.
 
 A multiply-add is the one of the element type (``madd``), or one that folds a word of several
-narrower numbers into a sum (``dot4``, ``bf16_dot``), or one on tiles of a matrix unit.
+narrower numbers into a sum (``dot4`` and its like, ``bf16_dot``), or one on tiles of a matrix unit.
 
 It is the yardstick benchmarks divide by.  A clock rate times a width would not do: neither the
 clock under wide vectors nor the number of multiply-adds per cycle can be asked for portably.
@@ -9,6 +9,7 @@ clock under wide vectors nor the number of multiply-adds per cycle can be asked 
 
 from __future__ import annotations
 
+from jitgemm.isa.integers import FOLDS as INTEGER_FOLDS
 from jitgemm.isa.matrix import MatrixUnit, TileProduct
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import ElementType
@@ -17,7 +18,7 @@ from jitgemm.lang.core import Function, Int, Kernel, Ptr, parameters
 
 __all__ = ["FOLDS", "chains", "io_bytes", "operations_per_round", "peak_function"]
 
-FOLDS = {"madd": 2, "bf16_dot": 4, "dot4": 8}
+FOLDS = {"madd": 2, "bf16_dot": 4, **{x.name: 2 * x.group for x in INTEGER_FOLDS if x.bits == 8}}
 """Operations per lane: a multiplication and an addition for each number in a word."""
 
 # Latency 4 at two per cycle asks for 8 chains, with separate multiply and add 12 to 16; more change

@@ -18,10 +18,14 @@ from jitgemm.isa.tables import (
     AVX512_VNNI,
     INTERPRETER,
     NEON,
+    NEON_BF16,
+    NEON_DOT,
     PORTABLE,
     SME,
     SME_WIDE,
     SVE,
+    SVE2_BF16,
+    SVE_BF16,
     SVE_SME,
     SVE_SME_WIDE,
     Isa,
@@ -47,6 +51,12 @@ _BY_LANE = Tile(mr=8, nr_regs=3, groups=((1, 8), (2, 4), (4, 1)))
 # Scalable vectors: A by broadcast, as multiply-adds by lane are two instructions on many cores.
 # BLIS takes ten rows by two vectors; with twelve a load serves 1.7 of them instead of 1.67.
 _SCALABLE = Tile(mr=12, nr_regs=2, groups=((1, 12), (2, 6), (4, 3)))
+# Words of four numbers, broadcast: ten loads for 24 dot products, where eight rows by three vectors
+# take eleven.
+_WORDS = Tile(mr=6, nr_regs=4, groups=((1, 6), (2, 2), (4, 1)))
+# Words of two numbers are taken apart, B's into two vectors each: 4.1 instructions per word where
+# nothing is spilled; 5 rows by 4, 6 by 3, 8 by 2 and 8 by 3 spill, and take 5.1 to 6.1 (LLVM 22).
+_APART = Tile(mr=4, nr_regs=4, groups=((1, 4), (2, 2), (4, 1)))
 # Separate multiply and add need a temporary register each.
 _PLAIN = Tile(mr=4, nr_regs=2, groups=((1, 4), (2, 2), (4, 1)))
 # Products of 64-bit integers by SSE2 are three multiplications of halves, and their sums.
@@ -101,6 +111,8 @@ def _check_unit(element: ElementType, isa: Isa, unit: MatrixUnit | OuterUnit, ti
         if width % words:
             expected = f"micropanels of whole tiles of {unit.name}, {words} columns wide"
             raise ValueError(message("tile", expected, f"{width} columns"))
+        if isinstance(unit, OuterUnit):
+            continue  # others than those it shares are packed by each call
         types = OperandTypes(product.a, product.b, element, element, element, bool(product.order))
         vectors = arithmetic_for(types, element, isa)
         if (vectors.group, vectors.b_element) != (product.group, product.b):
@@ -122,11 +134,15 @@ def tile_for(element: ElementType, isa: Isa, components: int = 1) -> Tile:
         IsaError: there is none.
     """
     try:
-        return _ROWS[element.name, isa.name, components][3]
+        _, known, _, tile = _ROWS[element.name, isa.name, components]
     except KeyError:
         kind = "complex sums" if components == 2 else "sums"
         expected = f"one with a register tile for {kind} of {element}"
         raise IsaError(message("isa", expected, repr(isa.name))) from None
+    if components == 1 and isinstance(isa.unit, OuterUnit) and isa.unit != known.unit:
+        # The set as a machine has it whose streaming vectors are of another length.
+        return _beside(isa)
+    return tile
 
 
 def columns_tile(tile: Tile, isa: Isa, components: int) -> Tile:
@@ -178,14 +194,24 @@ def slim_tile(tile: Tile) -> Tile:
 def _beside(isa: Isa) -> Tile:
     """The vector tile beside a unit of outer products: micropanels two of its tiles wide.
 
-    One where two are more vectors than there are registers for.
+    One where two are more vectors than there are registers for; more where a vector is wider.
     """
     assert isinstance(isa.unit, OuterUnit)
-    vectors = 8 * isa.unit.row_bytes // isa.vector_bits
-    columns = 2 * vectors if 2 * vectors <= isa.vector_registers // 2 else vectors
+    columns = max(1, 2 * 8 * isa.unit.row_bytes // isa.vector_bits)
+    columns //= 1 + (columns > isa.vector_registers // 2)
     budget = isa.vector_registers - 2
     rows = max(r for r in range(1, 13) if r * columns + min(r, columns) <= budget)
     return Tile(mr=rows, nr_regs=columns, groups=((1, rows),))
+
+
+def _floats(isa: Isa) -> tuple[Tile, Tile]:
+    """The tiles of a set of scalable vectors, of real and of complex floats."""
+    return (_BY_LANE, _BY_LANE_COMPLEX) if isa.by_lane else (_SCALABLE, _SCALABLE_COMPLEX)
+
+
+def _integers(isa: Isa) -> tuple[Tile, Tile]:
+    """The tiles of a set of scalable vectors, of sums of 32 and 64 bits."""
+    return (_WORDS, _PLAIN) if isa.by_lane else (_SCALABLE, _SCALABLE)
 
 
 for _element in (F32, F64):
@@ -200,7 +226,9 @@ for _element in (F32, F64):
         (AVX512, _WIDE, _WIDE_COMPLEX),
         (AVX2_VNNI, _NARROW, _NARROW_COMPLEX),
         (AVX2, _NARROW, _NARROW_COMPLEX),
-        (SVE, _SCALABLE, _SCALABLE_COMPLEX),
+        *((x, *_floats(x)) for x in (SVE2_BF16, SVE_BF16, SVE)),
+        (NEON_BF16, _BY_LANE, _BY_LANE_COMPLEX),
+        (NEON_DOT, _BY_LANE, _BY_LANE_COMPLEX),
         (NEON, _BY_LANE, _BY_LANE_COMPLEX),
         (PORTABLE, _PLAIN, _PLAIN_COMPLEX),
         (INTERPRETER, _NARROW, _NARROW_COMPLEX),
@@ -220,8 +248,10 @@ for _isa, _tile, _long in (
     (AVX512, _WIDE, _LONG),
     (AVX2_VNNI, _NARROW, _PLAIN),
     (AVX2, _NARROW, _PLAIN),
-    (SVE, _SCALABLE, _SCALABLE),
-    (NEON, _BY_LANE, _PLAIN),
+    *((x, *_integers(x)) for x in (SVE2_BF16, SVE_BF16, SVE)),
+    (NEON_BF16, _WORDS, _PLAIN),
+    (NEON_DOT, _WORDS, _PLAIN),
+    (NEON, _APART, _PLAIN),
     (PORTABLE, _PLAIN, _LOW),
     (INTERPRETER, _NARROW, _PLAIN),
 ):

@@ -207,6 +207,9 @@ class GemmSpec:
     """Reals per number: 2 for complex."""
     arithmetic: Arithmetic = None  # type: ignore[assignment]  # never None: see __post_init__
     """Not given: every operand holds numbers of ``element``, which is also the type of the sums."""
+    a_vectors: bool = False
+    """Rows of A lie side by side (``a_row`` is :attr:`unit`): a vector brings a number of several
+    of them, which multiply-adds take by lane."""
 
     def __post_init__(self) -> None:
         if self.arithmetic is None:
@@ -244,6 +247,9 @@ class GemmSpec:
                 not how.tiles or self.b is BSource.PACKED or self.outer is not None
             ),
             "outer products take rows of B": (self.outer is None or self.b is not BSource.COLUMNS),
+            "vectors of A's rows that are numbers as they are": (
+                not self.a_vectors or (how.plain and self.b is not BSource.COLUMNS)
+            ),
             "vectors of at least one number": self.isa.lanes(self.element) > 0,
         }
         broken = [rule for rule, holds in rules.items() if not holds]
@@ -383,8 +389,9 @@ class GemmSpec:
 
         Type, operation, specialisations, tile, ``__``, instruction set.
         """
+        lanes = "_lanes" if self.a_vectors else ""
         return (
-            f"{self.type_name}_gemm_{self.b.value}_{self.epilogue}_{self.tile.mr}x{self.nr}"
+            f"{self.type_name}_gemm_{self.b.value}{lanes}_{self.epilogue}_{self.tile.mr}x{self.nr}"
             f"__{self.isa.name}_{self.digest[:8]}"
         )
 

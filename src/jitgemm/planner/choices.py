@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jitgemm.isa.outer import OuterUnit
-from jitgemm.kernels.arithmetic import Arithmetic, arithmetic_for
+from jitgemm.kernels.arithmetic import Arithmetic, arithmetic_for, shares_panels
 from jitgemm.kernels.registry import columns_tile, matrix_tile, slim_tile, tile_for
 from jitgemm.kernels.spec import Bias, BSource, GemmSpec, Tile
 from jitgemm.kernels.streaming import STREAMED_ROWS
@@ -145,6 +145,8 @@ def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
     unit = (packed or outer) and problem.components == 1 and (many or rounds)
     rows = packed and problem.m >= _TILES_TO_UPCONVERT * tile.mr
     how = arithmetic_for(problem.types, problem.element, isa, unit=unit, rows=rows)
+    if how.tiles and problem.b is None and not shares_panels(how, problem.element, isa):
+        how = arithmetic_for(problem.types, problem.element, isa, rows=rows)
     if how.tiles:
         tile, isa = matrix_tile(problem.element, whole, isa), isa.inside or isa
         if problem.b is not None:

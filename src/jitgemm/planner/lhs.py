@@ -11,13 +11,17 @@ from jitgemm.planner.context import Context, Draft, aligned, ceil_div
 from jitgemm.planner.problem import Problem
 from jitgemm.planner.records import PackA, WalkA
 
-__all__ = ["ReadA", "copied_row", "read_a", "walk_a"]
+__all__ = ["ReadA", "copied_row", "read_a", "reads_vectors", "walk_a"]
 
 # Micropanels of B from which packing an A pays whose lines would fill L1.  Time in place over
 # time packed, AVX2 (6 rows a tile), f32, k = 2048, columns of A 240 to 2000 bytes: 4 micropanels
 # 0.5 to 0.7, 32 of them 1.03 to 1.6, 39 of them 1.3; f64 with 64 of them 1.06 to 1.12
 # (benchmarks/knobs.py, Zen 3 VM, 2026-12-01).
 _PANELS_TO_GATHER = 32
+# Micropanels of B from which packing an A pays that vectors of its rows are read from then.  An
+# estimate from counts of instructions: transposing costs about one per number, and each micropanel
+# saves a quarter of one (5 loads instead of 11 for 24 multiply-adds of 8 rows).
+_PANELS_FOR_LANES = 8
 # Two multiply-adds per cycle, four cycles of latency each, and half as many to spare.
 _SUMS_TO_HIDE_LATENCY = 12
 # Fetching the rows of A of the chunk to come costs more per row than per line.  Tall products (f32,
@@ -66,6 +70,9 @@ def read_a(draft: Draft) -> ReadA:
     elif reuse >= _PANELS_TO_GATHER and _lines_wasted(problem, mr, context) * 4 >= 1:
         why = f"A: packed per chunk, in place its lines would take L1 from B ({reuse} micropanels)"
         found = ReadA(PackA.PANELS, mr, why)
+    elif row != problem.unit and reuse >= _PANELS_FOR_LANES and _by_lane(problem, spec):
+        why = f"A: packed per chunk, for vectors of its rows ({reuse} micropanels)"
+        found = ReadA(PackA.PANELS, mr, why)
     elif problem.a.col == problem.unit and row:
         found = _colliding_rows(problem, spec, context)
     return found
@@ -78,6 +85,17 @@ def _by_columns(problem: Problem, spec: GemmSpec) -> ReadA:
         return ReadA(PackA.INPLACE, mr, "A: read in place, its columns are contiguous")
     kind = "" if plain else f" of k-groups of {spec.arithmetic.group} {spec.arithmetic.a_element}"
     return ReadA(PackA.PANELS, mr, f"A: packed per chunk, as micropanels{kind}")
+
+
+def _by_lane(problem: Problem, spec: GemmSpec) -> bool:
+    """Whether multiply-adds of these numbers take a lane of a vector for all of them."""
+    # No set multiplies 64-bit integers so.
+    return spec.isa.by_lane and not (problem.element.integral and problem.element.bits == 64)
+
+
+def reads_vectors(problem: Problem, spec: GemmSpec, walk: WalkA) -> bool:
+    """Whether a microtile's rows lie side by side where that is of use, packed or in place."""
+    return _by_lane(problem, spec) and spec.arithmetic.plain and walk.a_row == spec.unit
 
 
 def _steps(problem: Problem) -> int:

@@ -21,6 +21,7 @@ from jitgemm.planner.choices import (
 )
 from jitgemm.planner.context import Context, Draft, k_groups, threads_for
 from jitgemm.planner.dot import Dot
+from jitgemm.planner.lhs import reads_vectors
 from jitgemm.planner.nest import Blocked, Columns, RowStreaming
 from jitgemm.planner.problem import Problem
 from jitgemm.planner.records import ByteOrder, PackA, Part, Sizes, Strides
@@ -150,7 +151,9 @@ def make_plan(problem: Problem, context: Context) -> GemmPlan:
     spec = spec_for(oriented, source, context)
     how = () if spec.arithmetic.plain else (str(spec.arithmetic),)
     threads = 1 if is_dot(oriented) else threads_for(oriented.operations, context)
-    draft = Draft(oriented, spec, context, threads)
-    plan = GemmPlan(oriented, spec, threads, _route(draft), (why, how_b, *how))
+    route = _route(Draft(oriented, spec, context, threads))
+    if isinstance(route, Blocked) and reads_vectors(oriented, spec, route.a):
+        spec, how = replace(spec, a_vectors=True), (*how, "A: by vectors of its rows, lane by lane")
+    plan = GemmPlan(oriented, spec, threads, route, (why, how_b, *how))
     _check(plan)
     return plan

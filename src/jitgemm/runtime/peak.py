@@ -38,8 +38,9 @@ def measure_peak(element: ElementType, fold: str = "madd") -> float:
     Args:
         element: the type of the sums.
         fold: what multiplies and adds: ``"madd"``; for sums of ``i32`` ``"dot4"``, four products of
-            8-bit integers; for sums of ``f32`` ``"bf16_dot"``, two of bfloat16; or an operation of
-            the matrix unit, as ``"tile_us"`` or ``"tile_bf16"``.
+            8-bit integers (or ``"dot4_signed"``, ``"dot4_unsigned"``); for sums of ``f32``
+            ``"bf16_dot"``, two of bfloat16; or an operation of the matrix unit, as ``"tile_us"`` or
+            ``"tile_bf16"``.
 
     Raises:
         IsaError: the instruction set in use is interpreted and has no speed, or has no such

@@ -1,0 +1,70 @@
+"""A plugin of pytest for sessions on an emulated machine.
+
+Their code is compiled by :mod:`compiling`.  Of `conformance` they run what is about the set in use:
+the interpreter's side of all others is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import Any
+
+import pytest
+from compiling import emit_remotely, remember
+
+from jitgemm.isa.tables import BY_NAME, Isa
+from jitgemm.jit import compiler
+from jitgemm.kernels import registry
+from sessions import APART, TURN
+
+compiler.emit_object = emit_remotely
+compiler.gemm_unit = remember(compiler.gemm_unit)
+
+# Tests are made from the tables: without these rows collecting them takes a third of the time.
+_HERE = {os.environ["JITGEMM_ISA"], "portable", "interpreter"}
+for _name in BY_NAME.keys() - _HERE:
+    del BY_NAME[_name]
+for _key in [key for key, row in registry._ROWS.items() if row[1].name not in _HERE]:
+    del registry._ROWS[_key]
+
+
+# Of these every registered row is tested, of others one case.
+_BY_ROW = ("test_every_variant", "test_nest")
+# The interpreter, NumPy's suite, sets and units from outside: the same everywhere.
+_ELSEWHERE = ("test_interpreted.py", "test_numpy_suite.py", "test_units.py", "test_vector_sets.py")
+
+
+def _specs(item: pytest.Item) -> list[Any]:
+    """What a test is about: sets and specs of kernels among its parameters."""
+    case = getattr(item, "callspec", None)
+    values = [] if case is None else case.params.values()
+    found = [getattr(x, "spec", x) for x in values]
+    return [x for x in found if isinstance(getattr(x, "isa", x), Isa)]
+
+
+def _here(item: pytest.Item) -> bool:
+    """Whether a test may find something on this machine that others do not."""
+    if item.path.name in _ELSEWHERE:
+        return False
+    names = {getattr(x, "isa", x).name for x in _specs(item)}
+    return item.path.parent.name != "conformance" or os.environ["JITGEMM_ISA"] in names
+
+
+def _turn(name: str) -> bool:
+    """Whether it is this machine's turn to run a test: those with one set share them."""
+    turn, turns = map(int, os.environ[TURN].split("/"))
+    return zlib.crc32(name.encode()) % turns == turn
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    kept = []
+    for item in filter(_here, items):
+        name = item.nodeid.split("[")[0]
+        if name.rpartition("::")[2] in _BY_ROW:
+            item.stash[APART] = next(getattr(x, "type_name", "") for x in _specs(item))
+            kept.append(item)
+        elif item.get_closest_marker("everywhere") or _turn(name):
+            kept.append(item)
+    items[:] = kept

@@ -1,0 +1,81 @@
+"""AArch64 is tested on x86-64: in an emulated Python, one session per machine.
+
+Compiling is what takes long where LLVM is emulated too; that is done outside
+(`emulation/compiling.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from emulation.compiling import SOCKET, Service
+from emulation.machines import MACHINES, Machine, missing, python
+from jitgemm.isa.tables import BY_NAME
+from oracle import MACHINE, NESTED, ROOT
+from sessions import DEPENDENT, SAME, TURN, end, passes, start
+
+pytestmark = [
+    pytest.mark.skipif(NESTED in os.environ, reason="already inside such a process"),
+    pytest.mark.timeout(3600),
+]
+
+Done = subprocess.CompletedProcess[str]
+
+# Conformance of what vectors and kernels do; the rest of it is about NumPy.
+_CONFORMANCE = sorted(
+    str(p.relative_to(ROOT))
+    for p in Path(ROOT, "tests", "conformance").glob("test_*.py")
+    if "numpy" not in p.name and p.name not in ("test_units.py", "test_vector_sets.py")
+)
+_each = pytest.mark.parametrize("machine", [pytest.param(m, id=m.name) for m in MACHINES])
+
+
+@pytest.fixture(scope="module")
+def emulated() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a session on a machine."""
+    why = missing()
+    if why is not None:
+        pytest.skip(why)
+    with Service() as socket:
+
+        def session(machine: Machine, *arguments: str, turn: str = "0/1") -> subprocess.Popen[str]:
+            path = os.pathsep.join(f"{ROOT}/{x}" for x in ("src", "tests", "tests/emulation"))
+            environment = {MACHINE: machine.cpu, SOCKET: socket, TURN: turn, "PYTHONPATH": path}
+            arguments = ("-p", "remote", *arguments)
+            return start(machine.isa, *arguments, cases=1, python=python(), environment=environment)
+
+        yield session
+
+
+@pytest.fixture(scope="module")
+def sessions(emulated: Callable[..., subprocess.Popen[str]]) -> Iterator[dict[str, Future[Done]]]:
+    """One per machine, as many at a time as there are processors."""
+    shared: dict[str, list[Machine]] = {}
+    for machine in MACHINES:
+        shared.setdefault(machine.isa, []).append(machine)
+
+    def run(machine: Machine) -> Done:
+        alike = shared[machine.isa]
+        turn = f"{alike.index(machine)}/{max(2, len(alike))}"
+        return end(emulated(machine, *DEPENDENT, *_CONFORMANCE, *SAME, turn=turn))
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        started = {machine.name: pool.submit(run, machine) for machine in MACHINES}
+        yield started
+        pool.shutdown(cancel_futures=True)
+
+
+@_each
+def test_on(machine: Machine, sessions: dict[str, Future[Done]]) -> None:
+    passes(sessions[machine.name].result())
+
+
+@_each
+def test_its_set_is_known(machine: Machine) -> None:
+    assert BY_NAME[machine.isa].arch == "aarch64"
