@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -77,7 +77,8 @@ def sets() -> list[Isa]:
             beside = tables.sve(_SVE_BITS[1]) if isa.scalable else tables.NEON
             found.append(tables.with_sme(beside, _STREAMING_BITS, isa.name))
         elif isa.scalable:
-            found += [tables.sve(bits) for bits in _SVE_BITS]
+            # The function that makes it has the set's name.
+            found += [getattr(tables, isa.name)(bits) for bits in _SVE_BITS]
         else:
             found.append(typical(isa))
     return found[::-1]
@@ -127,15 +128,21 @@ class Density:
         return self.arithmetic == self.steps and not words
 
 
-def _spec(isa: Isa, kind: str) -> GemmSpec | None:
+def _specs(isa: Isa, kind: str) -> Iterator[tuple[str, GemmSpec]]:
+    """The kernels of a set for a type, with their name in the table."""
     types, parts = TYPES[kind]
     if parts == 2:
-        element = types.a
-        tile = registry.tile_for(element, isa, 2)
-        return GemmSpec(element, isa, tile, BSource.PACKED, Epilogue(), 2)
-    spec = typed_spec(isa, types)
-    # Where there is no instruction for it, it is what `bf16` is.
-    return None if types.bf16_dot and spec.arithmetic.group == 1 else spec
+        tile = registry.tile_for(types.a, isa, 2)
+        spec = GemmSpec(types.a, isa, tile, BSource.PACKED, Epilogue(), 2)
+    else:
+        spec = typed_spec(isa, types)
+    if isa.unit is not None and not spec.tiles:
+        return  # as beside the unit
+    if types.bf16_dot and spec.arithmetic.group == 1:
+        return  # there is no instruction for it
+    yield kind, spec
+    if isa.by_lane and spec.arithmetic.plain and not spec.tiles:
+        yield f"{kind} lanes", replace(spec, a_vectors=True)
 
 
 def _each(spec: GemmSpec) -> int:
@@ -164,12 +171,15 @@ def _loop(spec: GemmSpec) -> Loop:
 
 def _code_of(spec: GemmSpec) -> tuple[object, ...]:
     """What a loop depends on, besides the processor it is compiled for."""
-    isa, how = spec.isa, spec.arithmetic
-    unit = None if isa.unit is None or not spec.tiles else isa.unit.product(how.accumulate)
-    table = isa.table(spec.element)
+    isa, how, unit = spec.isa, spec.arithmetic, spec.isa.unit
+    operation: object = isa.table(spec.element).get(how.accumulate)
+    if spec.tiles:
+        product = None if unit is None else unit.product(how.accumulate)
+        assert product is not None
+        operation = product.word
     return (
-        spec.element, spec.components, spec.tile, isa.arch, isa.vector_bits, isa.half,
-        isa.vector_registers, how.types, how.group, how.stored, unit or table.get(how.accumulate),
+        spec.element, spec.components, spec.tile, spec.a_vectors, isa.arch, isa.vector_bits,
+        isa.vector_registers, isa.half, how.types, how.group, how.stored, operation,
     )  # fmt: skip
 
 
@@ -181,10 +191,7 @@ def densities(pick: set[tuple[str, int, str]] | None = None) -> Iterator[Density
     """
     seen = set()
     for isa in sets():
-        for kind in TYPES:
-            spec = _spec(isa, kind)
-            if spec is None or (isa.unit is not None and not spec.tiles):
-                continue
+        for kind, spec in (x for kind in TYPES for x in _specs(isa, kind)):
             code = _code_of(spec)
             if code in seen:
                 continue
@@ -300,6 +307,8 @@ of a full register tile, from packed B without an epilogue, as LLVM {llvm} write
 processor of the set (AVX-512: `skylake-avx512`, `icelake-server`, `znver4`, `sapphirerapids`; the
 others as always). Sets whose loop for a type is that of a set above have no row for it.
 
+* **type**: of sums, or of what is multiplied. With **lanes** the rows of A lie side by side and are
+  read by vectors, whose lanes multiply-adds take.
 * **tile**: rows by vectors of columns (of a matrix unit: rows by accumulators side by side); a
   complex row is two of reals.
 * **multiply-adds**: instructions that multiply, in one round of the loop: multiply-adds, dot

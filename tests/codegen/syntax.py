@@ -126,7 +126,7 @@ AARCH64 = Syntax(
     sum=r"\tf?add\t[vz]\d",
     # NEON has no product of 64 bits: LLVM multiplies them one by one.
     fold=r"\t(?:ml[as]|mul|mad|msb|[su]ml[as]l[2bt]?|[su]mull[2bt]?|(?:[su]|us|su)dot|"
-    r"(?:[su]|us)mmla)\t[vz]\d|\tmul\tx\d",
+    r"(?:[su]|us)mmla|bfdot|bfml\w+|bfmmla)\t[vz]\d|\tmul\tx\d",
     product=r"\t(?:bf|f|s|u|su|us)mop[as]\t",
     tile_load=r"\tld\w+\t\{?\s*za",
     shuffle=r"\t(?:zip[12]|uzp[12]|trn[12]|tbl|tbx|ext|rev\d*|splice|dup|ins)\t[vz]\d"
