@@ -28,7 +28,8 @@ from multiprocessing.connection import Client, Connection, Listener
 from operator import attrgetter
 from typing import Any
 
-from jitgemm.isa.tables import BY_NAME, Isa, sve
+from jitgemm.isa.outer import OuterUnit
+from jitgemm.isa.tables import BY_NAME, Isa, of_lengths
 from jitgemm.isa.types import BY_NAME as ELEMENTS
 from jitgemm.isa.types import ElementType
 from jitgemm.jit import compiler, target
@@ -50,7 +51,8 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, x: object) -> tuple[str, ...] | None:
         if isinstance(x, Isa):
-            return "isa", x.name, str(x.vector_bits)
+            inside = 8 * x.unit.row_bytes if isinstance(x.unit, OuterUnit) else 0
+            return "isa", x.name, str(x.vector_bits), str(inside)
         if isinstance(x, ElementType) and ELEMENTS.get(x.name) is x:
             return "element", x.name
         return None
@@ -61,8 +63,10 @@ class _Unpickler(pickle.Unpickler):
         kind, name, *more = key
         if kind == "element":
             return ELEMENTS[name]
-        isa, bits = BY_NAME[name], int(more[0])
-        return isa if isa.vector_bits == bits else sve(bits)
+        bits, inside = map(int, more)
+        known = BY_NAME.get(name)
+        scaled = known is None or known.scalable or isinstance(known.unit, OuterUnit)
+        return of_lengths(name, bits, inside) if scaled else known
 
 
 def _pickled(spec: GemmSpec) -> bytes:

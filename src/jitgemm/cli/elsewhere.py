@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from jitgemm.api.config import resolve_threads
 from jitgemm.api.kinds import number_of, result_type
 from jitgemm.cli.arguments import count
-from jitgemm.isa.tables import BY_NAME, Isa, with_sme
+from jitgemm.isa.tables import BY_NAME, Isa, of_lengths
 from jitgemm.isa.types import BOOL, ElementType
 from jitgemm.isa.types import BY_NAME as ELEMENTS
 from jitgemm.jit.target import Host, choose_isa, host, pick
@@ -124,10 +124,9 @@ def of_core(core: Core, name: str | None) -> Isa:
     isa = pick("--isa", name, Host(f"{core.arch}-unknown-linux-gnu", core.name, core.features, ""))
     if isa.interpreted:
         return isa
-    own = replace(isa, arch=core.arch, cpu=isa.cpu or core.name)
-    if isa.scalable:
-        own = replace(own, vector_bits=core.sve_bits)
-    return own if isa.inside is None else with_sme(own, core.streaming_bits, isa.name)
+    if isa.arch == "aarch64":
+        return of_lengths(isa.name, core.sve_bits, core.streaming_bits)
+    return replace(isa, arch=core.arch, cpu=isa.cpu or core.name)
 
 
 def _described(core: Core, options: argparse.Namespace) -> Where:

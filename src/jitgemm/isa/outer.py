@@ -73,6 +73,9 @@ class OuterUnit(Products):
     row: Mapping[str, Text] = field(hash=False)
     """By type of sums: ``tile``, ``index``; the result is a row of a tile."""
     mode: Mode
+    several: Mapping[str, Text] = field(default_factory=dict, hash=False)
+    """By type and number, as ``f32x2``: ``p``; the results ``tr0``, ``tr1``, ... are vectors that
+    lie side by side in memory, loaded by one instruction."""
     permit: Callable[[], bool] | None = None
     """As :attr:`jitgemm.isa.matrix.MatrixUnit.permit`."""
 
@@ -104,7 +107,8 @@ class OuterUnit(Products):
     def spelled(self) -> str:
         """All that the code of the unit depends on."""
         words = [(p.name, p.group, p.word) for p in self.products]
-        return f"{self.row_bytes} {words} {self.zero} {sorted(self.row.items())} {self.mode}"
+        more = [sorted(x.items()) for x in (self.row, self.several)]
+        return f"{self.row_bytes} {words} {self.zero} {more} {self.mode}"
 
 
 # -- SME -----------------------------------------------------------------------------------------
@@ -272,8 +276,40 @@ def _streaming(row_bytes: int) -> Mode:
     )
 
 
-def sme(bits: int, *, wide: bool) -> OuterUnit:
-    """The unit of SME with vectors of ``bits``; ``wide``: with sums of 64 bits."""
+def _several(element: ElementType, bits: int, count: int) -> Text:
+    """Vectors side by side in memory, as SME2 loads them."""
+    lanes, each = bits // element.bits, 128 // element.bits
+    v, fixed = _scalable(element.bits, element.llvm), f"<{lanes} x {element.llvm}>"
+    every, mark = f"{{ {', '.join([v] * count)} }}", 'target("aarch64.svcount")'
+    # Braces are holes of the text.
+    written = every.replace("{", "{{").replace("}", "}}")
+    load = f"@llvm.aarch64.sve.ld1.pn.x{count}.nxv{each}{element.suffix}"
+    extract = f"@llvm.vector.extract.v{lanes}{element.suffix}.nxv{each}{element.suffix}"
+    true = f"@llvm.aarch64.sve.ptrue.c{element.bits}"
+    lines = [
+        f"{{t}} = call {mark} {true}()",
+        f"{{t1}} = call {written} {load}({mark} {{t}}, ptr {{p}})",
+    ]
+    for i in range(count):
+        lines += [
+            f"{{tv{i}}} = extractvalue {written} {{t1}}, {i}",
+            f"{{tr{i}}} = call {fixed} {extract}({v} {{tv{i}}}, i64 0)",
+        ]
+    declares = (
+        f"declare {mark} {true}()\ndeclare {every} {load}({mark}, ptr)\n"
+        f"declare {fixed} {extract}({v}, i64)"
+    )
+    return Text(tuple(lines), declares)
+
+
+def sme(bits: int, *, wide: bool, several: bool = False) -> OuterUnit:
+    """The unit of SME with vectors of ``bits``.
+
+    Args:
+        bits: of a vector.
+        wide: it has sums of 64 bits.
+        several: it loads several vectors at once, as SME2 does.
+    """
     products = [
         _product("mopa_f32", (F32, F32, F32), "mopa", bits, _fused),
         _product("mopa_ss", (I8, I8, I32), "smopa.wide", bits, _integers(np.int8, np.int8)),
@@ -299,4 +335,10 @@ def sme(bits: int, *, wide: bool) -> OuterUnit:
         ),
         row={x.name: _row(x, bits) for x in sums},
         mode=_streaming(bits // 8),
+        several={
+            f"{x.name}x{count}": _several(x, bits, count)
+            for x in sums
+            if several
+            for count in (2, 4)
+        },
     )

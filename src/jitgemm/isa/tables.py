@@ -21,9 +21,8 @@ from jitgemm.isa.types import ElementType
 
 __all__ = [
     "AVX2", "AVX2_VNNI", "AVX512", "AVX512_AMX", "AVX512_BF16", "AVX512_VNNI", "BY_NAME",
-    "INTERPRETER", "NEON", "NEON_BF16", "NEON_DOT", "PORTABLE", "SME", "SME_WIDE", "SVE",
-    "SVE2_BF16", "SVE_BF16", "SVE_SME", "SVE_SME_WIDE", "Isa", "register", "streaming", "sve",
-    "sve2_bf16", "sve_bf16", "with_sme",
+    "INTERPRETER", "NEON", "NEON_BF16", "NEON_DOT", "PORTABLE", "SME_SETS", "SVE", "SVE2_BF16",
+    "SVE_BF16", "Isa", "of_lengths", "register",
 ]  # fmt: skip
 
 
@@ -225,50 +224,73 @@ def sve2_bf16(bits: int) -> Isa:
     )
 
 
-def streaming(bits: int, *, wide: bool) -> Isa:
-    """Streaming SVE with vectors of ``bits`` and SME's outer products.
+# What a set asks for beside its vectors.  Sums of 64 bits are extensions of their own; SME2 loads
+# several vectors at once.
+_WIDE = frozenset({"sme", "sme-f64f64", "sme-i16i64"})
+_SME = {"sme": frozenset({"sme"}), "sme_wide": _WIDE, "sme2": _WIDE | {"sme2"}}
 
-    ``wide``: those into sums of 64 bits too.
-    """
-    more = ",+sme-f64f64,+sme-i16i64" if wide else ""
+
+def _streaming(bits: int, level: str) -> Isa:
+    """Streaming SVE with vectors of ``bits``, and the outer products of a level of SME."""
+    own = _SME[level]
     return Isa(
-        "streaming",
+        level.replace("sme", "streaming"),
         bits,
         32,
         FUSED_OPS,
         fused=True,
-        requires=frozenset({"sme"}),
+        requires=own,
         arch="aarch64",
         cpu="generic",
-        features=f"+neon,+sme{more}",
+        features=",".join(["+neon", *(f"+{x}" for x in sorted(own))]),
         integers=GENERIC_FOLDS,
-        unit=sme(bits, wide=wide),
+        unit=sme(bits, wide=own >= _WIDE, several="sme2" in own),
         half=True,
         mask_registers=True,
         scalable=True,
     )
 
 
-def with_sme(beside: Isa, bits: int, name: str) -> Isa:
+def _with_sme(beside: Isa, bits: int, name: str) -> Isa:
     """A set of vectors with SME's outer products, whose vectors have ``bits``."""
-    wide = name.endswith("_wide")
-    own = {"sme", "sme-f64f64", "sme-i16i64"} if wide else {"sme"}
-    inside = streaming(bits, wide=wide)
+    level = name.removeprefix("sve_")
+    inside, own = _streaming(bits, level), _SME[level]
     return replace(
         beside, name=name, requires=beside.requires | own, unit=inside.unit, inside=inside
     )
 
 
+def of_lengths(name: str, bits: int, inside: int) -> Isa:
+    """A set of AArch64 as machines have it whose vectors are of these lengths.
+
+    Args:
+        name: of the set, or of what kernels on its matrix unit are written in.
+        bits: of a vector of SVE.
+        inside: of a vector in streaming mode.
+    """
+    neon = {x.name: x for x in (NEON, NEON_DOT, NEON_BF16)}
+    scalable = {"sve": sve, "sve_bf16": sve_bf16, "sve2_bf16": sve2_bf16}
+    if name in neon:
+        return neon[name]
+    if name in scalable:
+        return scalable[name](bits)
+    if name.startswith("streaming"):
+        return _streaming(inside, name.replace("streaming", "sme"))
+    # Some machines have no vectors of SVE outside that mode.  A micropanel is at least a vector,
+    # and at most as wide as all of the unit's tiles of f32.
+    scaled = name.startswith("sve_") and bits <= 4 * inside
+    return _with_sme(sve2_bf16(bits) if scaled else NEON_BF16, inside, name)
+
+
 _ELSEWHERE = 256
 """Bits of vectors where the length is the machine's and this machine has none."""
-_HERE = sve_bits() or _ELSEWHERE
-SVE, SVE_BF16, SVE2_BF16 = sve(_HERE), sve_bf16(_HERE), sve2_bf16(_HERE)
-# Beside the unit vectors of either kind: some machines have streaming SVE only.
-_STREAMING = streaming_bits() or 2 * _ELSEWHERE
-# A micropanel is at least a vector, and at most as wide as all of the unit's tiles of f32.
-_BESIDE = SVE2_BF16 if _HERE <= 4 * _STREAMING else NEON_BF16
-SVE_SME_WIDE, SVE_SME = (with_sme(_BESIDE, _STREAMING, x) for x in ("sve_sme_wide", "sve_sme"))
-SME_WIDE, SME = (with_sme(NEON_BF16, _STREAMING, x) for x in ("sme_wide", "sme"))
+_LENGTHS = sve_bits() or _ELSEWHERE, streaming_bits() or 2 * _ELSEWHERE
+SVE, SVE_BF16, SVE2_BF16 = (of_lengths(x, *_LENGTHS) for x in ("sve", "sve_bf16", "sve2_bf16"))
+SME_SETS = tuple(
+    of_lengths(f"{beside}{level}", *_LENGTHS)
+    for beside in ("sve_", "")
+    for level in ("sme2", "sme_wide", "sme")
+)
 PORTABLE = Isa("portable", 128, 16, TWO_ROUNDING_OPS, fused=False, cpu="generic")
 # The checking interpreter, pinned like any other set: slow, but every access is checked.
 INTERPRETER = Isa(
@@ -288,10 +310,7 @@ BY_NAME: dict[str, Isa] = {
         AVX512,
         AVX2_VNNI,
         AVX2,
-        SVE_SME_WIDE,
-        SVE_SME,
-        SME_WIDE,
-        SME,
+        *SME_SETS,
         # With vectors as short as NEON's too: its instructions, and predicates for edges.
         SVE2_BF16,
         SVE_BF16,

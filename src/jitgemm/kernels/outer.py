@@ -43,31 +43,63 @@ class _Square:
         a_col, b_row = job.int("a_col"), k.const(spec.panel_row)
         if spec.b is BSource.INPLACE:
             b_row = job.int("b_row")
-        for _ in k.range(0, depth):
-            left = self._of_a(a.value, last)
-            right = [x for n, p in enumerate(panels) for x in self._of_b(p.value, n)]
-            for i, x in enumerate(left):
-                for j, y in enumerate(right):
+        together = self._together()
+        whole = depth // together * together
+
+        def walk(first: Int | int, stop: Int, steps: int) -> None:
+            for _ in k.range(first, stop, steps):
+                self._steps(a.value, [p.value for p in panels], (a_col, last), steps)
+                a.value = a.value + a_col * steps
+                for p in panels:
+                    p.value = p.value + b_row * steps
+
+        walk(0, whole, together)
+        if together > 1:
+            walk(whole, depth, 1)
+
+    def _together(self) -> int:
+        """Depth steps whose vectors of B lie side by side, where one load brings several."""
+        spec = self.spec
+        side_by_side = spec.b is BSource.PACKED and self.columns == spec.tile.nr_regs
+        loads = (
+            spec.outer is not None and f"{spec.element}x{2 * self.columns}" in spec.outer.several
+        )
+        return 2 if side_by_side and loads else 1
+
+    def _steps(
+        self, a: Ptr, panels: list[Ptr], walk: tuple[Int, Mask | None], steps: int
+    ) -> None:  # fmt: skip
+        """Some depth steps: their vectors of A, one step behind the other, times those of B."""
+        k, spec, (a_col, last) = self.k, self.spec, walk
+        columns = self.columns
+        if steps > 1:
+            right = k.load_adjacent(panels[0], spec.element, steps * columns)
+        else:
+            right = [x for n, p in enumerate(panels) for x in self._of_b(p, n)]
+        for step in range(steps):
+            for i, x in enumerate(self._of_a(a + a_col * step, last)):
+                for j, y in enumerate(right[step * columns : (step + 1) * columns]):
                     k.fold_outer(spec.arithmetic.accumulate, self.tile(i, j), x, y)
-            a.value = a.value + a_col
-            for p in panels:
-                p.value = p.value + b_row
 
     def _of_a(self, at: Ptr, last: Mask | None) -> list[Vec]:
         k, element, lanes = self.k, self.spec.element, self.spec.lanes
-        step = lanes * element.bytes
-        masks = [None] * (self.rows - 1) + [last]
-        return [k.load(at + i * step, element, lanes, mask) for i, mask in enumerate(masks)]
+        if last is None:
+            return k.load_adjacent(at, element, self.rows)
+        above, step = self.rows - 1, lanes * element.bytes
+        whole = k.load_adjacent(at, element, above)
+        return [*whole, k.load(at + above * step, element, lanes, last)]
 
     def _of_b(self, at: Ptr, panel: int) -> list[Vec]:
         k, spec, vectors = self.k, self.spec, self.spec.tile.nr_regs
         # K-groups of several numbers are loaded as what they are added up in.
         kind = spec.panel_element if spec.upconverts_b else spec.element
-        step = spec.panel_row // vectors
-        found = [
-            k.load(at + j * step, kind, spec.lanes, self.masks[panel * vectors + j])
-            for j in range(vectors)
-        ]
+        step, masks = (
+            spec.panel_row // vectors,
+            [self.masks[panel * vectors + j] for j in range(vectors)],
+        )
+        if kind is spec.element and all(m is None for m in masks):
+            return k.load_adjacent(at, kind, vectors)
+        found = [k.load(at + j * step, kind, spec.lanes, mask) for j, mask in enumerate(masks)]
         return [k.convert(x, spec.element) for x in found]
 
     def finish(self, records: tuple[View, View], height: Int) -> None:

@@ -21,13 +21,10 @@ from jitgemm.isa.tables import (
     NEON_BF16,
     NEON_DOT,
     PORTABLE,
-    SME,
-    SME_WIDE,
+    SME_SETS,
     SVE,
     SVE2_BF16,
     SVE_BF16,
-    SVE_SME,
-    SVE_SME_WIDE,
     Isa,
 )  # fmt: skip
 from jitgemm.isa.types import F32, F64, I32, I64, ElementType
@@ -216,10 +213,7 @@ def _integers(isa: Isa) -> tuple[Tile, Tile]:
 
 for _element in (F32, F64):
     for _isa, _tile, _complex in (
-        (SVE_SME_WIDE, _beside(SVE_SME_WIDE), _SCALABLE_COMPLEX),
-        (SVE_SME, _beside(SVE_SME), _SCALABLE_COMPLEX),
-        (SME_WIDE, _beside(SME_WIDE), _BY_LANE_COMPLEX),
-        (SME, _beside(SME), _BY_LANE_COMPLEX),
+        *((x, _beside(x), _floats(x)[1]) for x in SME_SETS),
         (AVX512_AMX, _WIDE, _WIDE_COMPLEX),
         (AVX512_BF16, _WIDE, _WIDE_COMPLEX),
         (AVX512_VNNI, _WIDE, _WIDE_COMPLEX),
@@ -238,10 +232,7 @@ for _element in (F32, F64):
 # 32-bit sums are also those of words of narrower numbers.  A product that is no single instruction
 # needs registers of its own: four for 64 bits of AVX2, which multiplies halves.
 for _isa, _tile, _long in (
-    (SVE_SME_WIDE, _beside(SVE_SME_WIDE), _beside(SVE_SME_WIDE)),
-    (SVE_SME, _beside(SVE_SME), _beside(SVE_SME)),
-    (SME_WIDE, _beside(SME_WIDE), _beside(SME_WIDE)),
-    (SME, _beside(SME), _beside(SME)),
+    *((x, _beside(x), _beside(x)) for x in SME_SETS),
     (AVX512_AMX, _WIDE, _LONG),
     (AVX512_BF16, _WIDE, _LONG),
     (AVX512_VNNI, _WIDE, _LONG),

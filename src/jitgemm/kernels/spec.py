@@ -159,6 +159,11 @@ class Tile:
     nr_regs: int
     groups: tuple[tuple[int, int], ...]
 
+    @property
+    def one_panel(self) -> Tile:
+        """The same for one micropanel at a time, as those are which are upconverted first."""
+        return Tile(self.mr, self.nr_regs, ((1, self.mr),))
+
     def variants(self) -> tuple[tuple[int, int], ...]:
         """Every ``(panels, rows)`` for which a microkernel exists."""
         return tuple((panels, r) for panels, rows in self.groups for r in range(1, rows + 1))
@@ -249,6 +254,9 @@ class GemmSpec:
             "outer products take rows of B": (self.outer is None or self.b is not BSource.COLUMNS),
             "vectors of A's rows that are numbers as they are": (
                 not self.a_vectors or (how.plain and self.b is not BSource.COLUMNS)
+            ),
+            "micropanels upconverted one by one": (
+                how.stored is None or [panels for panels, _ in self.tile.groups] == [1]
             ),
             "vectors of at least one number": self.isa.lanes(self.element) > 0,
         }

@@ -219,6 +219,12 @@ class Kernel(VectorWords):
     def row_of_sums(self, tile: int, index: Int, element: ElementType) -> Vec:
         """A row of a tile of sums, as a vector."""
 
+    def load_adjacent(self, p: Ptr, element: ElementType, count: int) -> list[Vec]:
+        """Whole vectors that lie side by side, by as few instructions as the set has for it."""
+        lanes = self.isa.lanes(element)
+        step = lanes * element.bytes
+        return [self.load(p + i * step, element, lanes) for i in range(count)]
+
     # -- control --------------------------------------------------------------------------------
     @abstractmethod
     def range(self, start: IntLike, stop: IntLike, step: IntLike = 1) -> Iterator[Int]:

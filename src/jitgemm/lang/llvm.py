@@ -13,6 +13,7 @@ from typing import Any
 
 from jitgemm.errors import LanguageError
 from jitgemm.isa.matrix import Text, Word
+from jitgemm.isa.outer import OuterUnit
 from jitgemm.isa.types import BY_NAME, ElementType
 from jitgemm.lang.core import Cond, Function, Int, IntLike, Mask, Ptr, Var, Vec
 from jitgemm.lang.llvm_vectors import VectorText
@@ -44,28 +45,28 @@ class LlvmKernel(VectorText, ThreadWords):
     """Writes one function."""
 
     # -- text -----------------------------------------------------------------------------------
-    def define(self, *, external: bool) -> str:
+    def define(self, symbol: str, mode: RunsIn, *, external: bool) -> str:
         """The function's text."""
+        self.mode = mode
         args = [self._parameter(f"%{name}", kind) for name, kind in self.function.params]
         params = [f"{_TYPES[kind]} %{name}" for name, kind in self.function.params]
-        if self.module.mode_of(self.function) is RunsIn.ENTERED:
+        if mode is RunsIn.ENTERED:
             params.append("ptr %kept")
-            mode = outer_unit(self.isa).mode
-            self._write(mode.arrive, {"kept": "%kept"})
+            words = outer_unit(self.isa).mode
+            self._write(words.arrive, {"kept": "%kept"})
             value = self.function.body(self, *args)
-            self._write(mode.depart, {"kept": "%kept"})
+            self._write(words.depart, {"kept": "%kept"})
         else:
             value = self.function.body(self, *args)
         self._finish(value)
-        head = self.header(", ".join(params), external=external)
+        head = self.header(symbol, ", ".join(params), external=external)
         return "\n".join([head, "entry:", *self._allocas, *self._lines, "}"])
 
-    def header(self, params: str, *, external: bool) -> str:
+    def header(self, symbol: str, params: str, *, external: bool) -> str:
         """The ``define`` line."""
         linkage = "" if external else "internal "
         result = _TYPES[self.function.result]
-        attributes = f"noinline #{self.module.mode_of(self.function).value}"
-        return f"define {linkage}{result} @{self.function.name}({params}) {attributes} {{"
+        return f"define {linkage}{result} @{symbol}({params}) noinline #{self.mode.value} {{"
 
     def _parameter(self, handle: str, kind: str) -> Value:
         element = BY_NAME.get(kind)
@@ -305,6 +306,21 @@ class LlvmKernel(VectorText, ThreadWords):
         assert isinstance(word, Text)
         self._write(word, {"total": str(total), "a": a.handle, "b": b.handle})
 
+    def load_adjacent(self, p: Ptr, element: ElementType, count: int) -> list[Vec]:
+        words = outer_unit(self.isa).several if isinstance(self.isa.unit, OuterUnit) else {}
+        lanes, found = self.isa.lanes(element), list[Vec]()
+        while len(found) < count:
+            at = p + len(found) * lanes * element.bytes
+            size = next(
+                (n for n in (4, 2) if len(found) + n <= count and f"{element}x{n}" in words), 1
+            )
+            if size == 1:
+                found.append(self.load(at, element, lanes))
+                continue
+            holes = self._write(words[f"{element}x{size}"], {"p": at.handle})
+            found += [Vec(self, holes[f"tr{i}"], element, lanes) for i in range(size)]
+        return found
+
     def row_of_sums(self, tile: int, index: Int, element: ElementType) -> Vec:
         unit = outer_unit(self.isa)
         holes = self._write(unit.row[element.name], {"tile": str(tile), "index": index.handle})
@@ -373,7 +389,7 @@ class LlvmKernel(VectorText, ThreadWords):
         self._start(done)
 
     def call(self, function: Function, *args: IntLike | Ptr | Vec | float) -> Any:
-        inside = self.module.mode_of(self.function) is not RunsIn.NORMAL
+        inside = self.mode is not RunsIn.NORMAL
         symbol = self.module.need(function, RunsIn.INSIDE if inside else RunsIn.NORMAL)
         values = self.arguments(function, args)
         texts = ", ".join(f"{self._type_of(value)} {value.handle}" for value in values)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from jitgemm.errors import LanguageError
 from jitgemm.isa.outer import OuterUnit
 from jitgemm.isa.tables import Isa
 from jitgemm.lang.core import Function
@@ -28,8 +27,8 @@ class RunsIn(Enum):
 class FunctionText(Protocol):
     """A function about to be written."""
 
-    def define(self, *, external: bool) -> str:
-        """Its text."""
+    def define(self, symbol: str, mode: RunsIn, *, external: bool) -> str:
+        """Its text, under a symbol and for a mode."""
         ...
 
 
@@ -43,27 +42,21 @@ class LlvmModule:
     """What writes one function."""
     declarations: dict[str, None] = field(default_factory=dict)
     _texts: list[str] = field(default_factory=list)
-    _done: dict[str, RunsIn] = field(default_factory=dict)
-    _queue: list[Function] = field(default_factory=list)
-    _queued: set[str] = field(default_factory=set)
+    _symbols: dict[tuple[str, RunsIn], str] = field(default_factory=dict)
+    _queue: list[tuple[Function, RunsIn]] = field(default_factory=list)
 
     def need(self, function: Function, mode: RunsIn = RunsIn.NORMAL) -> str:
         """Make sure ``function`` ends up in the module; its symbol.
 
-        Raises:
-            LanguageError: it is there already, for another mode.
+        What runs in several modes is there several times.
         """
-        known = self._done.setdefault(function.name, mode)
-        if known is not mode:
-            raise LanguageError(f"{function.name} runs in two modes")
-        if function.name not in self._queued:
-            self._queued.add(function.name)
-            self._queue.append(function)
-        return function.name
-
-    def mode_of(self, function: Function) -> RunsIn:
-        """In which mode a function of the module runs."""
-        return self._done[function.name]
+        symbol = self._symbols.get((function.name, mode))
+        if symbol is None:
+            taken = any((function.name, other) in self._symbols for other in RunsIn)
+            symbol = f"{function.name}_{mode.name.lower()}" if taken else function.name
+            self._symbols[function.name, mode] = symbol
+            self._queue.append((function, mode))
+        return symbol
 
     def declare(self, line: str) -> None:
         """Add a declaration once."""
@@ -73,11 +66,13 @@ class LlvmModule:
         """Generate the exported functions and all they call; the module's text."""
         names = {self.need(f) for f in exports}
         while self._queue:
-            function = self._queue.pop(0)
-            self._texts.append(self.writer(self, function).define(external=function.name in names))
+            function, mode = self._queue.pop(0)
+            symbol = self._symbols[function.name, mode]
+            writer = self.writer(self, function)
+            self._texts.append(writer.define(symbol, mode, external=symbol in names))
         unit = self.isa.unit
         support, modes = [], [RunsIn.NORMAL]
-        if isinstance(unit, OuterUnit) and RunsIn.ENTERED in self._done.values():
+        if isinstance(unit, OuterUnit) and RunsIn.ENTERED in {mode for _, mode in self._symbols}:
             support, modes = [unit.mode.support], list(RunsIn)
         known = "\n".join(support).splitlines()
         declared = [x for x in self.declarations if x not in known]

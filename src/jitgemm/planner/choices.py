@@ -152,6 +152,8 @@ def spec_for(problem: Problem, source: BSource, context: Context) -> GemmSpec:
         if problem.b is not None:
             # Halves of B become floats while they are packed, or read in place.
             how = replace(how, stored=None) if packed else how.for_few_rows
+        elif how.stored is not None:
+            tile = tile.one_panel
     elif how.stored is not None:
         how, tile = _upconverting(problem, how, tile)
     # A number flipped is one with another zero point.
@@ -169,8 +171,7 @@ def _upconverting(problem: Problem, how: Arithmetic, tile: Tile) -> tuple[Arithm
     if problem.b is not None:
         return replace(how, stored=None), tile
     # The scratch is that of copied rows.
-    one = Tile(tile.mr, tile.nr_regs, ((1, tile.mr),))
-    return (how, one) if how.copies_a else (how.for_few_rows, tile)
+    return (how, tile.one_panel) if how.copies_a else (how.for_few_rows, tile)
 
 
 def _rows_in_place(problem: Problem, context: Context) -> tuple[int, str]:

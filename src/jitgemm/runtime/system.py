@@ -39,10 +39,10 @@ class NativeFunction(Function):
 class SystemKernel(LlvmKernel):
     """The LLVM backend with the runtime's words."""
 
-    def header(self, params: str, *, external: bool) -> str:
+    def header(self, symbol: str, params: str, *, external: bool) -> str:
         linkage = "" if external else "internal "
         returns = getattr(self.function, "returns", "void")
-        return f"define {linkage}{_LLVM[returns]} @{self.function.name}({params}) #0 {{"
+        return f"define {linkage}{_LLVM[returns]} @{symbol}({params}) #0 {{"
 
     def _finish(self, value: Value | None) -> None:  # noqa: ARG002  # see ret
         returns = getattr(self.function, "returns", "void")
