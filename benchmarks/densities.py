@@ -72,13 +72,11 @@ def sets() -> list[Isa]:
     for isa in tables.BY_NAME.values():
         if isa.interpreted:
             continue
-        if isa.inside is not None:
+        if isa.scalable and isa.inside is None:
+            found += [tables.of_lengths(isa.name, bits, _STREAMING_BITS) for bits in _SVE_BITS]
+        elif isa.inside is not None:
             # What is beside the unit has rows of its own.
-            beside = tables.sve(_SVE_BITS[1]) if isa.scalable else tables.NEON
-            found.append(tables.with_sme(beside, _STREAMING_BITS, isa.name))
-        elif isa.scalable:
-            # The function that makes it has the set's name.
-            found += [getattr(tables, isa.name)(bits) for bits in _SVE_BITS]
+            found.append(tables.of_lengths(isa.name, _SVE_BITS[1], _STREAMING_BITS))
         else:
             found.append(typical(isa))
     return found[::-1]
@@ -191,7 +189,7 @@ def densities(pick: set[tuple[str, int, str]] | None = None) -> Iterator[Density
     """
     seen = set()
     for isa in sets():
-        for kind, spec in (x for kind in TYPES for x in _specs(isa, kind)):
+        for kind, spec in (x for name in TYPES for x in _specs(isa, name)):
             code = _code_of(spec)
             if code in seen:
                 continue
