@@ -108,6 +108,7 @@ def typed_spec(
     units = tiled(types, isa) if source is BSource.PACKED else None
     if units is not None and not vectors:
         tile = registry.matrix_tile(element, registry.tile_for(element, isa), isa)
+        tile = tile if units.stored is None else tile.one_panel
         return GemmSpec(element, isa.inside or isa, tile, BSource.PACKED, epilogue, 1, units)
     how = arithmetic_for(types, element, isa)
     # A number flipped is one with another zero point.
