@@ -91,8 +91,8 @@ def test_tiles_are_loaded_once_for_four_products(types: OperandTypes, epilogue: 
             assert len(loop.lines) <= products + loads + 12, loop.lines
         assert found == wanted
         assert not any(re.search(r"\ttilerelease", line) for line in lines)
-    (chunk,) = (x for name, x in functions.items() if name.endswith("_chunk"))
-    assert sum(line == "\ttilerelease" for line in chunk) == 1
+    (macro,) = (x for name, x in functions.items() if name.endswith("_macro"))
+    assert sum(line == "\ttilerelease" for line in macro) == 1
 
 
 # By name of a fold: Arm's instruction for it.
