@@ -48,7 +48,7 @@ def start(
 def end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     """What became of a session."""
     try:
-        output, _ = process.communicate(timeout=1800)
+        output, _ = process.communicate(timeout=3000)
     finally:
         process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, output, "")

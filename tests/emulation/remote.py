@@ -11,15 +11,13 @@ import zlib
 from typing import Any
 
 import pytest
-from compiling import emit_remotely, remember
+from compiling import install
 
 from jitgemm.isa.tables import BY_NAME, Isa
-from jitgemm.jit import compiler
 from jitgemm.kernels import registry
 from sessions import APART, TURN
 
-compiler.emit_object = emit_remotely
-compiler.gemm_unit = remember(compiler.gemm_unit)
+install()
 
 # Tests are made from the tables: without these rows collecting them takes a third of the time.
 _HERE = {os.environ["JITGEMM_ISA"], "portable", "interpreter"}
@@ -31,8 +29,8 @@ for _key in [key for key, row in registry._ROWS.items() if row[1].name not in _H
 
 # Of these every registered row is tested, of others one case.
 _BY_ROW = ("test_every_variant", "test_nest")
-# The interpreter, NumPy's suite, sets and units from outside: the same everywhere.
-_ELSEWHERE = ("test_interpreted.py", "test_numpy_suite.py", "test_units.py", "test_vector_sets.py")
+# What is computed in the interpreter is the same everywhere.
+_ELSEWHERE = ("test_interpreted.py",)
 
 
 def _specs(item: pytest.Item) -> list[Any]:
@@ -44,15 +42,19 @@ def _specs(item: pytest.Item) -> list[Any]:
 
 
 def _here(item: pytest.Item) -> bool:
-    """Whether a test may find something on this machine that others do not."""
-    if item.path.name in _ELSEWHERE:
+    """Whether a test may find something on this machine that others do not.
+
+    Processes of tests' own take too long to start.
+    """
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    if item.path.name in _ELSEWHERE or (code is not None and "run_python" in code.co_names):
         return False
     names = {getattr(x, "isa", x).name for x in _specs(item)}
     return item.path.parent.name != "conformance" or os.environ["JITGEMM_ISA"] in names
 
 
 def _turn(name: str) -> bool:
-    """Whether it is this machine's turn to run a test: those with one set share them."""
+    """Whether it is this machine's turn to run a test."""
     turn, turns = map(int, os.environ[TURN].split("/"))
     return zlib.crc32(name.encode()) % turns == turn
 
