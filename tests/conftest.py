@@ -42,7 +42,7 @@ from oracle import (  # noqa: E402
 from sessions import APART  # noqa: E402
 
 # Folders whose tests compute through the public functions, on the instruction set in use.
-_COMPUTING = {"correctness", "properties", "contracts"}
+_COMPUTING = {"bits", "correctness", "properties", "contracts"}
 _ran: set[str] = set()
 _promise = pytest.StashKey[str]()
 
@@ -110,6 +110,8 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         name = item.nodeid.split("[")[0] + item.stash.get(APART, "")
+        if item.get_closest_marker("everywhere"):
+            name = item.nodeid
         cases.setdefault(name, []).append(item)
     kept: list[pytest.Item] = []
     machine = f"{os.environ['JITGEMM_ISA']} {os.environ.get(MACHINE, '')}".strip()

@@ -6,10 +6,11 @@ import re
 from itertools import product
 
 import pytest
+from assembly import assembly_of, loops_of
+from syntax import AARCH64
 
 from jitgemm.isa.tables import NEON, NEON_BF16, NEON_DOT, Isa, sve, sve2_bf16, sve_bf16
 from jitgemm.isa.types import BF16, F32, F64, I8, I16, I32, U8, ElementType
-from jitgemm.jit import compiler
 from jitgemm.kernels.arithmetic import OperandTypes
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.registry import tile_for
@@ -19,25 +20,14 @@ from rows import typed_spec
 SETS = [NEON_DOT, NEON_BF16, sve(256), sve_bf16(256), sve_bf16(512), sve2_bf16(128)]
 named = {"ids": lambda x: f"{x.name}-{x.vector_bits}" if isinstance(x, Isa) else str(x)}
 
-_BRANCH = re.compile(r"\t(?:b\.\w+|cbn?z\t\w+,|tbn?z\t.*,)\s+(\.LBB\w+)$")
 MULTIPLY = r"\t(f?mla|mul|mad|fmadd?|[su]+dot|bfdot|smlal\w*|smull\w*)\b"
 
 
 def hot_loop(spec: GemmSpec, rows: int | None = None) -> list[str]:
     """Instructions of the innermost loop that multiplies, of the full microkernel."""
     micro = microkernel(spec, 1, rows or spec.tile.mr)
-    text = compiler.assembly(compiler.Unit(micro.name, spec.isa, lambda: [micro]))
-    lines = [line.split("//")[0].rstrip() for line in text.splitlines()]
-    labels = {line[:-1]: i for i, line in enumerate(lines) if line.endswith(":")}
-    found = []
-    for i, line in enumerate(lines):
-        branch = _BRANCH.match(line)
-        start = labels.get(branch.group(1), i) if branch else i
-        body = lines[start + 1 : i + 1]
-        if start < i and not any(x.startswith(".LBB") for x in body) and count(body, MULTIPLY):
-            found.append([x for x in body if x.startswith("\t") and not x.startswith("\t.")])
-    (loop,) = found
-    return loop
+    (loop,) = loops_of(assembly_of(spec, [micro])[micro.name], AARCH64)
+    return [line for line in loop.lines if re.match(r"\t[^.\s]", line)]
 
 
 def count(loop: list[str], pattern: str) -> int:

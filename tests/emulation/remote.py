@@ -84,6 +84,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if name.rpartition("::")[2] in _BY_ROW:
             item.stash[APART] = _row(item)
             kept.append(item)
-        elif _turn(name):
+        elif item.get_closest_marker("everywhere") or _turn(name):
             kept.append(item)
     items[:] = kept
