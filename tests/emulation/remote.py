@@ -58,8 +58,8 @@ def _here(item: pytest.Item) -> bool:
     if item.path.name in _ELSEWHERE or (code is not None and "run_python" in _names(code)):
         return False
     names = {getattr(x, "isa", x).name for x in _specs(item)}
-    # Not that of kernels in a mode of their own: its cases lay out no A by columns, as outer products
-    # take it.
+    # Not that of kernels in a mode of their own: its cases lay out no A by columns, as outer
+    # products take it.
     return item.path.parent.name != "conformance" or os.environ["JITGEMM_ISA"] in names
 
 
