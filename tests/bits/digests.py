@@ -16,7 +16,7 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
-from products import GROUPS, Result
+from digested import GROUPS, Result
 
 from oracle import Array, bits
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from digested import GROUPS, Result
 from digests import FILE, digest, digests_of, read
 from inputs import numbers, words
-from products import GROUPS, Result
 
 from jitgemm.runtime.engine import engine
 from oracle import BF16, documented
