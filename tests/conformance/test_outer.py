@@ -26,7 +26,8 @@ from jitgemm.jit import compiler
 from jitgemm.jit.target import available
 from jitgemm.kernels.arithmetic import OperandTypes, tiled
 from jitgemm.kernels.nest import nest
-from jitgemm.kernels.spec import Bias, BSource, Epilogue, GemmSpec, Scale
+from jitgemm.kernels.registry import columns_tile, matrix_tile, slim_tile, tile_for
+from jitgemm.kernels.spec import MOST_ROWS, Bias, BSource, Epilogue, GemmSpec, Scale
 from jitgemm.lang.core import Function, Kernel, Ptr, Vec, parameters
 from jitgemm.lang.interp import Memory, run
 from jitgemm.lang.llvm import LlvmKernel
@@ -222,7 +223,15 @@ def _spec(
     assert spec.isa is isa.inside
     if epilogue.zero_a or epilogue.zero_b or epilogue.scale is not Scale.NONE:
         return spec  # sums of one type only
-    return replace(spec, element=replace(spec.element, depth_block=_BLOCK))
+    # Operands of the sums' type are so still: nothing is to be converted.
+    short, how = replace(spec.element, depth_block=_BLOCK), spec.arithmetic
+    a, b, c, bias, out, a_element, b_element = (
+        short if x is spec.element else x
+        for x in (types.a, types.b, types.c, types.bias, types.out, how.a_element, how.b_element)
+    )
+    mine = OperandTypes(a, b, c, bias, out, types.bf16_dot)
+    how = replace(how, types=mine, a_element=a_element, b_element=b_element)
+    return replace(spec, element=short, arithmetic=how)
 
 
 def _shapes(spec: GemmSpec) -> Iterator[dict[str, Any]]:
@@ -361,6 +370,24 @@ def test_columns_in_place_are_refused() -> None:
     spec = _spec(of_lengths("sme", 128, 256), OperandTypes.of(F32), PLAIN)
     with pytest.raises(LanguageError, match="outer products take rows of B"):
         replace(spec, b=BSource.COLUMNS)
+
+
+@pytest.mark.parametrize("name", [x.name for x in SME_SETS])
+def test_tiles_fit_vectors_of_every_length(name: str) -> None:
+    """Those of the unit and of the vectors beside it, which share micropanels."""
+    lengths = [128 << i for i in range(5)]
+    for bits, inside, element in product(lengths, lengths, (F32, F64, I32, I64)):
+        isa = of_lengths(name, bits, inside)
+        tile = tile_for(element, isa)
+        for fits in (tile, columns_tile(tile, isa, 1), slim_tile(tile)):
+            fits.check(isa.vector_registers, 1)
+        if not any(p.sums is element for p in _unit(isa).products):
+            continue
+        square, words = matrix_tile(element, tile, isa), _unit(isa).words(element)
+        assert square.nr_regs * words * element.bits == tile.nr_regs * isa.vector_bits
+        for panels, rows in square.groups:
+            assert rows % words == 0 or words > MOST_ROWS
+            assert 0 < rows // words * panels * square.nr_regs <= _unit(isa).accumulators(element)
 
 
 # -- what the interpreter refuses ------------------------------------------------------------------
