@@ -27,6 +27,7 @@ if os.environ.get(_OWNER) is None:
 import numpy as np  # noqa: E402
 
 import jitgemm  # noqa: E402
+from emulation.machines import HINT  # noqa: E402
 from jitgemm.runtime import engine as engines  # noqa: E402
 from oracle import (  # noqa: E402
     KINDS,
@@ -41,7 +42,7 @@ from oracle import (  # noqa: E402
 from sessions import APART  # noqa: E402
 
 # Folders whose tests compute through the public functions, on the instruction set in use.
-_COMPUTING = {"correctness", "properties", "contracts"}
+_COMPUTING = {"bits", "correctness", "properties", "contracts"}
 _ran: set[str] = set()
 _promise = pytest.StashKey[str]()
 
@@ -109,6 +110,8 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         name = item.nodeid.split("[")[0] + item.stash.get(APART, "")
+        if item.get_closest_marker("everywhere"):
+            name = item.nodeid
         cases.setdefault(name, []).append(item)
     kept: list[pytest.Item] = []
     machine = f"{os.environ['JITGEMM_ISA']} {os.environ.get(MACHINE, '')}".strip()
@@ -119,12 +122,16 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if item in chosen]
 
 
+# Emulated ones are started, the others started and waited for, then the emulated ones.
+_FIRST = ("test_emulated.py::test_sessions_start", "test_every_isa.py", "test_emulated.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if NESTED in os.environ:
         items[:] = _sample(items)
-    # Sessions on other sets take longest.  First of all they are one worker's, which the other
-    # workers make up for; last of all they would be waited for.
-    items.sort(key=lambda item: item.path.name not in ("test_every_isa.py", "test_emulated.py"))
+    # Sessions on other sets and machines take longest.  First of all they are one worker's, which
+    # the other workers make up for; last of all they would be waited for.
+    items.sort(key=lambda item: next((i for i, x in enumerate(_FIRST) if x in item.nodeid), 9))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -136,7 +143,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def _not_emulated(terminalreporter: Any) -> set[str]:
+    """Why emulated machines were skipped, if they were."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    return {
+        str(x.longrepr[-1]).removeprefix("Skipped: ")
+        for x in skipped
+        if HINT in str(x.longrepr) and "test_emulated.py" in x.nodeid
+    }
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for why in _not_emulated(terminalreporter):
+        terminalreporter.section("NOT TESTED: AArch64", red=True, bold=True)
+        terminalreporter.line(why, red=True)
     broken = config.stash.get(_promise, None)
     if broken is not None:
         terminalreporter.section("promised instruction set", red=True)

@@ -21,8 +21,8 @@ TURN = "JITGEMM_TEST_TURN"
 # What compiles and computes through the public functions on the set in use.  Processes, threads,
 # errors and the planner are the same on all of them; conformance covers all of them by itself.
 DEPENDENT = (
-    "tests/contracts/test_values.py", "tests/contracts/test_memory.py", "tests/correctness",
-    "tests/properties",
+    "tests/bits", "tests/contracts/test_values.py", "tests/contracts/test_memory.py",
+    "tests/correctness", "tests/properties",
 )  # fmt: skip
 # A BLAS is the same on all of them, and so is what decides about types.
 SAME = [
@@ -48,7 +48,7 @@ def start(
 def end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     """What became of a session."""
     try:
-        output, _ = process.communicate(timeout=1800)
+        output, _ = process.communicate(timeout=3000)
     finally:
         process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, output, "")

@@ -257,8 +257,9 @@ def test_peak_function_computes_what_it_says(element: Any, fold: str) -> None:
         io[0] = 0.5
     x, sums = io[0].copy(), io[1:].copy()
     meaning = isa.table(element)[fold].meaning
+    one = fold != "madd" or isa.fused
     for _ in range(reps):
-        sums = sums * x + x if fold == "madd" else np.array([meaning(x, x, s) for s in sums])
+        sums = np.array([meaning(x, x, s) for s in sums]) if one else sums * x + x
     unit = peak_unit(element, fold)
     run = compiler.get(unit).function(unit.name, ctypes.c_int64, ctypes.c_void_p)
     run(reps, address(io))

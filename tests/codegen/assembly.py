@@ -1,17 +1,30 @@
-"""Functions and their innermost loops, found in the assembly (AT&T syntax)."""
+"""Functions and their innermost loops, found in the assembly of any set on any machine."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
+from syntax import Syntax, syntax_of
+
+from jitgemm.isa.tables import Isa
 from jitgemm.jit import compiler
+from jitgemm.jit.target import available
 from jitgemm.kernels.micro import microkernel
 from jitgemm.kernels.spec import GemmSpec
 from jitgemm.lang.core import Function
 
-__all__ = ["Loop", "assembly_of", "functions_of", "loops_of", "microkernels", "tile_loops_of"]
+__all__ = [
+    "Loop", "assembly_of", "compiled_here", "functions_of", "loops_of", "microkernels",
+    "tile_loops_of", "typical",
+]  # fmt: skip
+
+_TYPICAL = {
+    "avx512": "skylake-avx512", "avx512_vnni": "icelake-server", "avx512_bf16": "znver4",
+    "avx512_amx": "sapphirerapids",
+}  # fmt: skip
+"""A processor of each set that is otherwise compiled for the machine at hand."""
 
 
 @dataclass(frozen=True)
@@ -19,49 +32,80 @@ class Loop:
     """One innermost loop: the lines between its label and the jump back."""
 
     lines: tuple[str, ...]
+    syntax: Syntax
     frame: bool = False
-    """Whether %rbp points to the stack; else it is a register like any other."""
+    """Whether the frame pointer points to the stack; else it is a register like any other."""
+
+    def _matching(self, pattern: str) -> list[str]:
+        return [line for line in self.lines if re.search(pattern, line)]
 
     def count(self, pattern: str) -> int:
-        return sum(bool(re.search(pattern, line)) for line in self.lines)
+        return len(self._matching(pattern))
+
+    @property
+    def instructions(self) -> int:
+        return self.count(r"^\t[^.\s]")
 
     @property
     def masked(self) -> bool:
-        return self.count(r"\{%k|vp?maskmov") > 0
+        return self.count(self.syntax.masked) > 0
 
     @property
     def multiplications(self) -> int:
-        return self.count(r"\tv?f(?:n?m(?:add|sub)\w*|mul)p[sd]\b|\tvfn?m\w+p[sd]\b|\tv?mulp[sd]\b")
+        return self.count(self.syntax.multiplication)
 
     @property
     def folds(self) -> int:
         """Multiplications of integers."""
-        return self.count(r"\tv?pm(ulld|ullq|uludq|addwd)\b|\t(\{\w+\} )?vp?dp\w+")
+        return self.count(self.syntax.fold)
+
+    @property
+    def products(self) -> int:
+        """Products on tiles."""
+        return self.count(self.syntax.product)
 
     @property
     def stack(self) -> list[str]:
-        pointer = r"\(%r[sb]p[,)]" if self.frame else r"\(%rsp[,)]"
-        return [line.strip() for line in self.lines if re.search(pointer, line)]
+        pattern = self.syntax.frame if self.frame else self.syntax.stack
+        return [line.strip() for line in self._matching(pattern)]
 
     @property
     def stack_stores(self) -> list[str]:
-        return [line for line in self.stack if re.search(r"\(%r[sb]p[^)]*\)$", line)]
+        return [line for line in self.stack if re.search(self.syntax.store, f"\t{line}")]
 
     @property
     def vectors_on_the_stack(self) -> list[str]:
-        return [line for line in self.stack if re.search(r"%[xyz]mm", line)]
+        return [line for line in self.stack if re.search(self.syntax.vector, line)]
 
     @property
     def loads(self) -> int:
-        """Accesses of memory but for fetches, which ask for nothing."""
-        return self.count(r"\(%r") - self.count(r"\tprefetch")
+        """Registers, or operands, that come from memory."""
+        found = self._matching(self.syntax.memory)
+        return sum(self.syntax.width(x) for x in found if not re.search(self.syntax.store, x))
 
     @property
     def shuffles(self) -> int:
-        return self.count(r"\tv?p?(unpck|shuf|perm|insert|extract|mov[lh][hl]ps|blend)")
+        return self.count(self.syntax.shuffle)
+
+    @property
+    def slow(self) -> list[str]:
+        """Calls, divisions, gathers and changes of mode."""
+        return self._matching(f"{self.syntax.slow}|{self.syntax.switch}")
 
 
-def functions_of(assembly: str) -> dict[str, list[str]]:
+def typical(isa: Isa) -> Isa:
+    """A set as it is compiled for one processor that has it, whatever machine this is."""
+    if not isa.arch and not isa.interpreted:
+        return replace(isa, arch="x86_64", cpu="x86-64")
+    return replace(isa, cpu=_TYPICAL[isa.name]) if isa.name in _TYPICAL else isa
+
+
+def compiled_here(isa: Isa) -> Isa:
+    """A set as it is compiled for this machine, if it has it, else for one that does."""
+    return isa if available(isa) else typical(isa)
+
+
+def functions_of(assembly: str, syntax: Syntax) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in assembly.splitlines():
@@ -71,37 +115,37 @@ def functions_of(assembly: str) -> dict[str, list[str]]:
         elif line.startswith(".Lfunc_end"):
             lines = []
         else:
-            lines.append(line.split("#")[0].rstrip())
+            lines.append(line.split(syntax.comment)[0].rstrip())
     return found
 
 
-def loops_of(lines: list[str]) -> list[Loop]:
+def loops_of(lines: list[str], syntax: Syntax) -> list[Loop]:
     """Innermost loops that multiply."""
-    return [loop for loop in _innermost(lines) if loop.multiplications or loop.folds]
+    return [loop for loop in _innermost(lines, syntax) if loop.multiplications or loop.folds]
 
 
-def tile_loops_of(lines: list[str]) -> list[Loop]:
+def tile_loops_of(lines: list[str], syntax: Syntax) -> list[Loop]:
     """Innermost loops that multiply tiles."""
-    return [loop for loop in _innermost(lines) if loop.count(r"\ttdpb")]
+    return [loop for loop in _innermost(lines, syntax) if loop.products]
 
 
-def _innermost(lines: list[str]) -> list[Loop]:
+def _innermost(lines: list[str], syntax: Syntax) -> list[Loop]:
     loops, label, start = [], "", 0
-    frame = any(re.match(r"\tmovq\t%rsp, %rbp$", line) for line in lines)
+    frame = any(re.match(syntax.framed, line) for line in lines)
     for i, line in enumerate(lines):
-        here = re.match(r"(\.LBB\w+):", line)
+        here = re.match(syntax.label, line)
         if here:
             label, start = here[1], i
-        jump = re.match(r"\tj\w+\t(\.LBB\w+)$", line)
+        jump = re.match(syntax.jump, line)
         if jump and jump[1] == label:
-            loops.append(Loop(tuple(lines[start + 1 : i + 1]), frame))
+            loops.append(Loop(tuple(lines[start + 1 : i + 1]), syntax, frame))
     return loops
 
 
 def assembly_of(spec: GemmSpec, functions: list[Function]) -> dict[str, list[str]]:
     """Some functions of a spec by themselves: no pass looks beyond one, and most take a second."""
     unit = compiler.Unit(f"some_{spec.symbol}", spec.isa, lambda: functions)
-    return functions_of(compiler.assembly(unit))
+    return functions_of(compiler.assembly(unit), syntax_of(spec.isa))
 
 
 @cache
@@ -112,4 +156,5 @@ def microkernels(spec: GemmSpec) -> dict[tuple[int, int], list[Loop]]:
         names[rows, panels * tile.nr_regs] = microkernel(spec, panels, rows)
     assert len(names) == len(tile.variants())
     code = assembly_of(spec, list(names.values()))
-    return {size: loops_of(code[function.name]) for size, function in names.items()}
+    syntax = syntax_of(spec.isa)
+    return {size: loops_of(code[function.name], syntax) for size, function in names.items()}

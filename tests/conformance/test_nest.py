@@ -131,16 +131,19 @@ def _cases(spec: GemmSpec) -> Iterator[Case]:
         yield replace(edge, layout_b="reversed", block_panels=1, n=2 * width - 1, m=2)
 
 
-@pytest.mark.parametrize("spec", by_lane(RICH))
+# How B is read matters to the microkernel only, which is tested by itself.
+BY_LANE = [p for p in by_lane(RICH) if p.values[0].b is BSource.PACKED]
+
+
+@pytest.mark.parametrize("spec", BY_LANE)
 def test_rows_of_a_by_vectors(spec: GemmSpec) -> None:
     """From micropanels, the last of them partial, and from an A whose rows lie side by side."""
     mr, lanes, width = spec.tile.mr, spec.lanes // spec.components, spec.nr // spec.components
     least = max(1, lanes)
     packed = Case(spec, 2 * mr + 1, width + 1, 3, mr, pack_a=PackA.PANELS, row_tiles=2)
     packed.check(nest(spec))
-    # Micropanels as high as tiles: no whole number of vectors, and fewer rows in the last one.
-    for height in sorted({least, min(least + 1, mr), max(mr - 1, 1)}):
-        replace(packed, m=2 * height + 1, tile_rows=height, layout_a="both").check(nest(spec))
+    # Micropanels as high as tiles, with fewer rows in the last one.
+    replace(packed, m=2 * least + 1, tile_rows=least, layout_a="both").check(nest(spec))
     in_place = Case(spec, mr + lanes + 1, width - 1, 5, mr, layout_a="cols")
     in_place.check(nest(spec))
     replace(in_place, m=mr, k=spec.element.depth_block + 1, n=2).check(nest(spec))

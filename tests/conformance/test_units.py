@@ -244,7 +244,7 @@ def test_tiles_of_the_unit_that_is_there() -> None:
     assert registry.matrix_tile(I32, tile, AVX512_AMX).groups == ((1, 32), (2, 16))
     for registers, rows, row_bytes, vectors, groups in (
         (6, 8, 32, 3, ((1, 16),)), (8, 8, 32, 1, ((1, 16), (4, 8))), (3, 4, 16, 1, ((1, 4),)),
-        (8, 100, 32, 1, ((1, 63), (4, 63))), (8, 40, 32, 2, ((1, 63), (2, 40))),
+        (8, 100, 32, 1, ((1, 200), (4, 100))), (8, 40, 32, 2, ((1, 80), (2, 40))),
     ):  # fmt: skip
         isa = unit_set("toy", emulated(registers, rows, row_bytes))
         plain = Tile(2, vectors, ((1, 2),))

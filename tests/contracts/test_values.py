@@ -4,14 +4,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import gc
 import itertools
 import json
 import os
 import pickle
-import platform
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -19,6 +16,7 @@ import numpy as np
 import pytest
 
 import jitgemm
+from fenv import FENV, control, controlled, libm
 from jitgemm.isa.tables import BY_NAME
 from jitgemm.jit.target import available
 from jitgemm.kernels.spec import BSource
@@ -784,8 +782,7 @@ def test_c08_the_table_of_right_answers() -> None:
 
 # -- 9: the floating-point environment ------------------------------------------------------------
 
-_INVALID, _DIVIDE, _OVERFLOW, _UNDERFLOW, _INEXACT = 1, 4, 8, 16, 32
-x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the MXCSR register")
+flags = pytest.mark.skipif(FENV is None, reason="this machine's flags are not known")
 
 
 @_plain()
@@ -808,42 +805,23 @@ def test_c09_subnormals_survive_the_epilogue(dtype: Any) -> None:
     same_bits(got, np.full((3, 33), 16 * tiny, dtype))
 
 
-class _Environment(ctypes.Structure):
-    """``fenv_t`` of the C library on x86-64: the x87 state, then MXCSR."""
-
-    _fields_ = [("x87", ctypes.c_uint32 * 7), ("mxcsr", ctypes.c_uint32)]
-
-
-def _libm() -> ctypes.CDLL:
-    return ctypes.CDLL(ctypes.util.find_library("m"))
-
-
-def _mxcsr() -> int:
-    environment = _Environment()
-    assert _libm().fegetenv(ctypes.byref(environment)) == 0
-    return int(environment.mxcsr)
-
-
 def _flags_of(call: Callable[[], object]) -> int:
-    libm = _libm()
+    assert FENV is not None
+    library = libm()
     call()  # plan and compile first
     # A collection in between may call what others have registered, which may compute.
     gc.disable()
     try:
-        libm.feclearexcept(0x3F)
+        library.feclearexcept(FENV.every)
         call()
-        return int(libm.fetestexcept(0x3F))
+        return int(library.fetestexcept(FENV.every))
     finally:
         gc.enable()
 
 
-@x86
-@pytest.mark.parametrize("bits_set", [0x0000, 0x8040, 0x2000, 0x6000])
-def test_c09_the_control_word_is_never_changed(bits_set: int, kind: Any) -> None:
-    # As found, then with flush-to-zero and denormals-are-zero, rounding down, rounding to zero.
-    libm, environment = _libm(), _Environment()
-    libm.fegetenv(ctypes.byref(environment))
-    before = environment.mxcsr
+@flags
+@pytest.mark.parametrize("arithmetic", ["as found", "flushed", "down", "to zero"])
+def test_c09_the_control_word_is_never_changed(arithmetic: str, kind: Any) -> None:
     a = np.ones((70, 700), kind)
     calls = [
         lambda: jitgemm.gemm(a, a.T),
@@ -858,34 +836,20 @@ def test_c09_the_control_word_is_never_changed(bits_set: int, kind: Any) -> None
     if not is_complex(kind):
         calls.append(lambda: jitgemm.gemm(a, a.T, activation="gelu"))
     for call in calls:
-        environment.mxcsr = (before & ~0xE040) | bits_set
-        libm.fesetenv(ctypes.byref(environment))
-        try:
+        with controlled(arithmetic) as wanted:
             call()
-            after = _mxcsr()
-        finally:
-            environment.mxcsr = before
-            libm.fesetenv(ctypes.byref(environment))
-        assert after & ~0x3F == (before & ~0xE07F) | bits_set | (before & 0x1F80 & ~0x3F)
+            assert control() == wanted
 
 
 _WORKERS = """
-    import ctypes, ctypes.util, time
+    import time
     import numpy as np
-    from oracle import another_machine, unaligned
+    from fenv import control
+    from oracle import another_machine
     import jitgemm
     from jitgemm.runtime import pool
 
-    libm, started = ctypes.CDLL(ctypes.util.find_library("m")), []
-    real = pool._serve
-
-    class Environment(ctypes.Structure):
-        _fields_ = [("x87", ctypes.c_uint32 * 7), ("mxcsr", ctypes.c_uint32)]
-
-    def control():
-        e = Environment()
-        libm.fegetenv(ctypes.byref(e))
-        return e.mxcsr & ~0x3F
+    real, started = pool._serve, []
 
     def serve(main, block, alive):
         def served(block):
@@ -914,7 +878,7 @@ _WORKERS = """
 """
 
 
-@x86
+@flags
 def test_c09_the_control_word_of_workers_is_never_changed() -> None:
     run_python(_WORKERS)
 
@@ -939,7 +903,7 @@ def _flag_calls(a: Array, b: Array, out: Array | None = None) -> dict[str, Calla
     }
 
 
-@x86
+@flags
 @pytest.mark.usefixtures("pieces")
 def test_c09_exact_products_raise_no_flag(kind: Any) -> None:
     sizes = ((1, 1, 1), (1, 1, 700), (1, 5, 1030), (2, 9, 1027), (5, 7, 3), (15, 33, 20),
@@ -956,7 +920,7 @@ def test_c09_exact_products_raise_no_flag(kind: Any) -> None:
         assert not any(found.values()), (m, n, k, found)
 
 
-@x86
+@flags
 @pytest.mark.usefixtures("pieces")
 def test_c09_unused_lanes_raise_no_flag(kind: Any) -> None:
     # Infinity times one is exact and raises nothing; infinity times a padding zero would.  Complex:
@@ -972,7 +936,7 @@ def test_c09_unused_lanes_raise_no_flag(kind: Any) -> None:
         assert not any(found.values()), (m, n, k, found)
 
 
-@x86
+@flags
 @MAPS
 @pytest.mark.usefixtures("low")
 def test_c09_the_tail_of_a_map_raises_no_flag(name: str, dtype: Any) -> None:
@@ -987,7 +951,7 @@ def test_c09_the_tail_of_a_map_raises_no_flag(name: str, dtype: Any) -> None:
             out = np.full((3, n + 70), np.finfo(dtype).max, dtype)[:, :n]
             flags[n] = _flags_of(lambda b=b, out=out: jitgemm.gemm(a, b, out=out, **given))
         assert all(f & ~flags[64] == 0 for f in flags.values()), (value, flags)
-        assert not flags[64] & (_INVALID | _DIVIDE | _OVERFLOW), (value, flags)
+        assert not flags[64] & (FENV.invalid | FENV.divide | FENV.overflow), (value, flags)
 
 
 def test_c09_calls_work_where_numpy_raises_errors(dtype: Any, rng: np.random.Generator) -> None:

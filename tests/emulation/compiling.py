@@ -17,7 +17,6 @@ import io
 import os
 import pickle
 import queue
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Client, Connection, Listener
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from jitgemm.isa.outer import OuterUnit
@@ -35,7 +35,7 @@ from jitgemm.isa.types import ElementType
 from jitgemm.jit import compiler, target
 from jitgemm.kernels.spec import GemmSpec
 
-__all__ = ["SOCKET", "Service", "emit_remotely", "remember"]
+__all__ = ["SOCKET", "Service", "emit_remotely", "install"]
 
 SOCKET = "JITGEMM_TEST_COMPILER"
 """Where the service listens, in the environment of emulated processes."""
@@ -82,7 +82,13 @@ _specs: dict[str, GemmSpec] = {}
 """By the keys of their units."""
 
 
-def remember(make: Callable[[GemmSpec], compiler.Unit]) -> Callable[[GemmSpec], compiler.Unit]:
+def install() -> None:
+    """Have this process's code compiled by the service."""
+    compiler.emit_object = emit_remotely
+    compiler.gemm_unit = _remembering(compiler.gemm_unit)
+
+
+def _remembering(make: Callable[[GemmSpec], compiler.Unit]) -> Callable[[GemmSpec], compiler.Unit]:
     """``jitgemm.jit.compiler.gemm_unit``, such that specs of units are known."""
 
     @functools.wraps(make)
@@ -168,14 +174,15 @@ def _work(requests: Connection, errors: str) -> None:
 class _Worker:
     """A worker process, replaced when it dies."""
 
-    def __init__(self) -> None:
-        self._errors = tempfile.NamedTemporaryFile("r", prefix="jitgemm-compiler-", suffix=".txt")
+    def __init__(self, errors: Path) -> None:
+        self._errors = errors
         self._start()
 
     def _start(self) -> None:
+        self._errors.write_text("")
         context = get_context("spawn")
         self._pipe, other = context.Pipe()
-        self.process = context.Process(target=_work, args=(other, self._errors.name), daemon=True)
+        self.process = context.Process(target=_work, args=(other, str(self._errors)), daemon=True)
         self.process.start()
         other.close()
 
@@ -185,7 +192,7 @@ class _Worker:
             answer: tuple[str, Any] = self._pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            said = self._errors.read().strip() or "without a word"
+            said = self._errors.read_text().strip() or "without a word"
             answer = "failed", f"LLVM ended its process ({self.process.exitcode}): {said}"
             self._pipe.close()
             self._start()
@@ -194,7 +201,6 @@ class _Worker:
     def end(self) -> None:
         self._pipe.close()
         self.process.join()
-        self._errors.close()
 
 
 class Service:
@@ -207,9 +213,10 @@ class Service:
 
     def __enter__(self) -> str:
         self._folder = tempfile.TemporaryDirectory(prefix="jitgemm-compiler-")
-        path = os.path.join(self._folder.name, "socket")
+        folder = Path(self._folder.name)
+        path = str(folder / "socket")
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._workers = [_Worker() for _ in range(self._count)]
+        self._workers = [_Worker(folder / f"errors {i}") for i in range(self._count)]
         for worker in self._workers:
             self._idle.put(worker)
         self._listener = Listener(path, "AF_UNIX", backlog=64)
@@ -240,9 +247,3 @@ class Service:
         for worker in self._workers:
             worker.end()
         self._folder.cleanup()
-
-
-if __name__ == "__main__":
-    with Service() as _path:
-        print(_path, flush=True)
-        sys.stdin.read()

@@ -6,15 +6,15 @@
 #
 # Packages come from where this machine's apt and pip get theirs.  Nothing outside the folder is
 # changed: apt keeps its state in the folder and unpacks only.  A folder that this very script has
-# finished is left as it is; any other is replaced once the new one works.
+# finished is left as it is; any other is replaced.
 set -euo pipefail
 
 HOME_OF_IT=$(realpath -m "${JITGEMM_AARCH64:-${HOME:?}/.cache/jitgemm-aarch64}")
 WHEELS=(numpy llvmlite ml_dtypes pytest pytest-timeout hypothesis mpmath)
 # The first that is to be had.  Debian 12's own emulator (7.2) multiplies 8-bit outer products
-# wrongly; 11 also has SME2.
-EMULATOR_SUITES=(trixie-backports trixie bookworm-backports)
-EMULATOR_AT_LEAST=10
+# wrongly; 10 lacks SME2.
+EMULATOR_SUITES=(trixie-backports testing)
+EMULATOR_AT_LEAST=11
 
 recipe=$(sha256sum "$0" | cut -d' ' -f1)
 if [ "$(cat "$HOME_OF_IT/recipe" 2>/dev/null)" = "$recipe" ]; then
@@ -103,12 +103,14 @@ echo 'import os, sys; sys.executable = os.environ.get("JITGEMM_AARCH64_PYTHON", 
     >"$site/children.pth"
 
 # The model of processor is QEMU's own variable, QEMU_CPU, which children inherit too.  NumPy's BLAS
-# is told to be a plain one: its own kernels for SME leave floating-point flags behind.
+# is told to be a plain one: its own kernels for SME leave floating-point flags behind.  Byte code is
+# kept here, also that of what is tested: making it takes long.
 cat >"$new/python" <<SCRIPT
 #!/bin/sh
 home=\$(dirname "\$(realpath "\$0")")
 export JITGEMM_AARCH64_PYTHON="\$home/python" QEMU_LD_PREFIX="\$home/root" OPENBLAS_CORETYPE=ARMV8
-unset OPENBLAS_L2_SIZE LD_LIBRARY_PATH LD_PRELOAD PYTHONHOME
+export PYTHONPYCACHEPREFIX="\$home/bytecode"
+unset OPENBLAS_L2_SIZE LD_LIBRARY_PATH LD_PRELOAD PYTHONHOME PYTHONDONTWRITEBYTECODE
 exec "\$home/qemu-aarch64" "\$home/root/usr/bin/$python" "\$@"
 SCRIPT
 chmod +x "$new/python"
@@ -116,13 +118,11 @@ chmod +x "$new/python"
 # -- whether it works -----------------------------------------------------------------------------
 
 rm -rf "$new"/apt "$new"/sources.*
-# Byte code once, natively if this is the same Python, for all sessions to come.
-"$new/python" -c 'import numpy, llvmlite.binding, ml_dtypes, pytest, hypothesis, mpmath'
-echo "$recipe" >"$new/recipe"
 rm -rf "$HOME_OF_IT"
 mv "$new" "$HOME_OF_IT"
 "$HOME_OF_IT/python" -c '
-import platform, llvmlite.binding as llvm, numpy
+import platform, hypothesis, llvmlite.binding as llvm, ml_dtypes, mpmath, numpy, pytest
 version = ".".join(map(str, llvm.llvm_version_info))
 print(f"Python {platform.python_version()}, NumPy {numpy.__version__}, LLVM {version}, {platform.machine()}")'
+echo "$recipe" >"$HOME_OF_IT/recipe"
 echo "$HOME_OF_IT is ready"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +15,12 @@ from typing import Any
 
 import pytest
 
+import jitgemm
+from emulation.machines import missing, python
 from jitgemm.isa import lengths, sysctl
 from jitgemm.jit import arm
+from jitgemm.planner.cores import BY_NAME
+from oracle import MACHINE
 
 HWCAP, HWCAP2 = 16, 26
 ON_ARM = platform.machine() == "aarch64" and sys.platform == "linux"
@@ -231,3 +238,60 @@ def test_both_ways_to_ask_linux_agree() -> None:
     words = next(line.split(":")[1].split() for line in lines if line.startswith("Features"))
     assert arm.features() == {CPUINFO[word] for word in words if word in CPUINFO}
     assert [x > 0 for x in arm.vector_bytes()] == ["sve" in words, "sme" in words]
+
+
+# -- emulated processors --------------------------------------------------------------------------
+
+# The modules that ask, without the package: of it an emulated process would import for seconds.
+_ASK = """
+import json, sys, types
+for name in ("jitgemm", "jitgemm.isa", "jitgemm.jit", "jitgemm.planner"):
+    package = types.ModuleType(name)
+    package.__path__ = [sys.argv[1] + name.removeprefix("jitgemm").replace(".", "/")]
+    sys.modules[name] = package
+from jitgemm.jit import arm
+from jitgemm.planner import cores
+machine = cores.here(cores.Path("/nowhere"))
+print(json.dumps([sorted(arm.features()), arm.vector_bytes(), machine and machine.source]))
+"""
+
+
+def _told(model: str) -> tuple[set[str], tuple[int, int], str | None]:
+    """What a process on this model of processor finds."""
+    why = missing()
+    if why is not None:
+        pytest.skip(why)
+    done = subprocess.run(
+        [python(), "-S", "-c", _ASK, str(Path(jitgemm.__file__).parent)],
+        capture_output=True, text=True, timeout=120, env={**os.environ, MACHINE: model},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    features, lengths_found, source = json.loads(done.stdout)
+    return set(features), tuple(lengths_found), source
+
+
+@pytest.mark.parametrize("name", ["neoverse-n1", "neoverse-n2", "neoverse-v1", "a64fx"])
+def test_described_cores_are_what_the_emulator_takes_them_for(name: str) -> None:
+    core = BY_NAME[name]
+    features, nbytes, source = _told(name)
+    # QEMU's model of the Neoverse V1 leaves out an extension that its manual has.
+    lacking = {"bf16"} if name == "neoverse-v1" else set()
+    assert features == core.features - lacking
+    assert nbytes == (core.sve_bits // 8, 0)
+    assert source == f"{name}, described"
+
+
+def test_extensions_that_an_emulator_takes_away() -> None:
+    """One bit goes where one extension does, and what depends on it."""
+    every = {x.name for x in arm.FEATURES}
+    sve, sme = ({x.name for x in arm.FEATURES if x.vectors == kind} for kind in ("sve", "sme"))
+    lengths_asked = "sve-default-vector-length=128,sme-default-vector-length=16"
+    for model, features, nbytes in (
+        (f"max,{lengths_asked}", every, (128, 16)),
+        (f"max,sme_fa64=off,{lengths_asked}", every - {"sme-fa64"}, (128, 16)),
+        ("max,sve=off,sme_fa64=off", every - sve - {"sme-fa64"}, (0, 32)),
+        ("max,sme=off", every - sme, (64, 0)),
+        ("max,sve=off,sme=off", every - sve - sme, (0, 0)),
+        ("cortex-a72", {"neon", "fp-armv8"}, (0, 0)),
+    ):
+        assert _told(model) == (features, nbytes, None), model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -13,10 +14,11 @@ from jitgemm.errors import IsaError
 from jitgemm.isa.tables import BY_NAME as SETS
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
-from jitgemm.jit.compiler import gemm_unit
+from jitgemm.jit.compiler import gemm_unit, text
 from jitgemm.kernels.arithmetic import OperandTypes, sum_type
 from jitgemm.kernels.registry import matrix_tile, tile_for
 from jitgemm.kernels.spec import BSource
+from jitgemm.lang.module import RunsIn
 from jitgemm.planner.caches import Machine
 from jitgemm.planner.cores import BY_NAME, Core
 from jitgemm.planner.explain import explain
@@ -86,7 +88,7 @@ def test_sets_of_cores() -> None:
     assert found["neoverse-n1"].startswith("neon")
     assert found["emeraldrapids"] == "avx512_amx"
     assert found["znver5"] == "avx512_bf16"
-    assert found["apple-m4"] == "sme_wide"
+    assert found["apple-m4"] == "sme2"
     for name in ("neoverse-v1", "neoverse-n2", "neoverse-v2", "a64fx"):
         assert of_core(BY_NAME[name], None).vector_bits == BY_NAME[name].sve_bits
         assert of_core(BY_NAME[name], "neon").vector_bits == 128
@@ -101,7 +103,7 @@ def test_streaming_vectors_are_as_long_as_the_machines(bits: int) -> None:
     """Whatever those of this process are: unit, tiles and plans follow."""
     core = replace(BY_NAME["apple-m4"], streaming_bits=bits)
     isa = of_core(core, None)
-    assert (isa.name, isa.vector_bits) == ("sme_wide", 128)
+    assert isa.vector_bits == 128
     assert isa.inside is not None
     assert isa.inside.vector_bits == bits
     for types in TYPES:
@@ -128,6 +130,22 @@ def test_vectors_of_both_kinds_have_lengths_of_their_own(
             plan = make_plan(_problem(shape, types, "CCC"), _context(core, 2, isa))
             check_plan(plan)
             assert plan.spec.nr % (streaming_bits // plan.spec.element.bits) == 0
+
+
+def test_streaming_vectors_may_be_as_long_as_the_others() -> None:
+    """Then functions of vectors are called alike in both modes, and each mode has its own."""
+    core = replace(BY_NAME["apple-m4"], streaming_bits=128)
+    plan = make_plan(_problem((99, 99, 99), TYPES[0], "CCC"), _context(core, 1))
+    assert plan.spec.tiles
+    code = text(gemm_unit(plan.spec))
+    names = re.findall(r"^define .*@(\w+)\(.*#(\d)", code, re.MULTILINE)
+    assert len(dict(names)) == len(names)
+    modes = {name: int(mode) for name, mode in names}
+    twice = [x for x in modes if f"{x}_inside" in modes or f"{x}_normal" in modes]
+    assert twice
+    for name in twice:
+        pair = modes[name], modes.get(f"{name}_inside", modes.get(f"{name}_normal"))
+        assert set(pair) == {RunsIn.NORMAL.value, RunsIn.INSIDE.value}
 
 
 def test_code_for_vectors_of_another_length_is_other_code() -> None:

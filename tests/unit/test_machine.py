@@ -14,6 +14,7 @@ from jitgemm.isa.matrix import AMX
 from jitgemm.isa.permission import linux_tile_data
 from jitgemm.isa.tables import AVX512_AMX, AVX512_BF16, BY_NAME
 from jitgemm.jit import target
+from jitgemm.jit.arm import FEATURES
 from jitgemm.planner.machine import (
     Cache,
     Machine,
@@ -107,6 +108,35 @@ def test_caches_from_sysfs(tmp_path: Path) -> None:
     )  # fmt: skip
     want = Machine(Cache(48 << 10, 64, 12), Cache(2 << 20, 64, 16), Cache(1 << 30, 128, 1), "sysfs")
     assert caches_from_sysfs(root) == want
+
+
+@pytest.mark.parametrize(
+    "shared, siblings, levels, l2, l3",
+    [
+        ("0-11", "0", 2, 512 << 10, 8 << 20),  # an A64FX: no L3, a group of 12 cores
+        ("0-11", "0", 3, 512 << 10, 64 << 20),
+        ("0,64", "0,64", 3, 8 << 20, 64 << 20),  # two processors of one core
+        ("0-3,64-67", "0,64", 3, 2 << 20, 64 << 20),
+        ("0", "0", 2, 8 << 20, 32 << 20),
+        (None, None, 2, 8 << 20, 32 << 20),
+        ("", "x", 2, 8 << 20, 32 << 20),
+    ],
+)  # fmt: skip
+def test_l2_caches_that_cores_share(
+    shared: str | None, siblings: str | None, levels: int, l2: int, l3: int, tmp_path: Path
+) -> None:
+    caches = [("Data", 1, "64K", 256, 4), ("Unified", 2, "8192K", 256, 16),
+              ("Unified", 3, "64M", 64, 16)]  # fmt: skip
+    root = tmp_path / "cache"
+    root.mkdir()
+    _sysfs(root, *caches[:levels])
+    if shared is not None and siblings is not None:
+        (root / "index1" / "shared_cpu_list").write_text(f"{shared}\n")
+        (tmp_path / "topology").mkdir()
+        (tmp_path / "topology" / "thread_siblings_list").write_text(f"{siblings}\n")
+    found = caches_from_sysfs(root)
+    assert found is not None
+    assert (found.l1.size, found.l2.size, found.l3.size) == (64 << 10, l2, l3)
 
 
 def test_caches_from_a_broken_sysfs(tmp_path: Path) -> None:
@@ -269,19 +299,24 @@ def test_features_beyond_the_host_are_asked_for(monkeypatch: pytest.MonkeyPatch)
                      ("x86-64", "")]  # fmt: skip
 
 
-NEON = frozenset({"fp-armv8", "neon"})
+EVERY = frozenset(x.name for x in FEATURES)
+VECTORS = frozenset(x for x in EVERY if x.startswith(("sve", "f64mm")))
+OUTER = frozenset(x for x in EVERY if x.startswith("sme"))
 
 
 @pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "arm64-apple-darwin24.5.0"])
 @pytest.mark.parametrize(
     "features, chosen, lacking",
     [
-        (NEON, "neon", {"sve": "sve", "sme": "sme", "sve_sme": "sme, sve"}),
-        (NEON | {"sve", "sve2", "i8mm"}, "sve", {"sme_wide": "sme, sme-f64f64, sme-i16i64"}),
-        (NEON | {"sme", "sme2"}, "sme", {"sve": "sve", "sve_sme": "sve",
-                                         "sme_wide": "sme-f64f64, sme-i16i64"}),
-        (NEON | {"sme", "sme-f64f64", "sme-i16i64"}, "sme_wide", {"sve_sme_wide": "sve"}),
-        (NEON | {"sve", "sme"}, "sve_sme", {"avx512": "avx512bw, avx512dq, avx512f"}),
+        (EVERY, "sve_sme2", {"avx2": "avx2, f16c, fma"}),
+        (EVERY - {"sme2"}, "sve_sme_wide", {"sve_sme2": "sme2"}),
+        (EVERY - {"sme2", "sme-f64f64"}, "sve_sme", {"sve_sme_wide": "sme-f64f64"}),
+        (EVERY - OUTER, "sve", {"sme": "sme", "sme_wide": "sme, sme-f64f64, sme-i16i64"}),
+        (EVERY - VECTORS, "sme2", {"sve": "sve"}),
+        (EVERY - VECTORS - {"sme2"}, "sme_wide", {"sve": "sve"}),
+        (EVERY - VECTORS - {"sme2", "sme-i16i64"}, "sme", {"sme_wide": "sme-i16i64"}),
+        (EVERY - VECTORS - OUTER, "neon", {"sve": "sve", "sme": "sme"}),
+        (frozenset({"neon", "fp-armv8"}), "neon", {"sve": "sve"}),
         (frozenset(), "portable", {"neon": "neon"}),
     ],
 )  # fmt: skip
@@ -292,15 +327,17 @@ def test_sets_of_arm_machines(
     """The first one they have; another one only if it is there, or it is named what is not."""
     monkeypatch.setattr(target, "host", lambda: target.Host(triple, "server", features, "22"))
     monkeypatch.delenv("JITGEMM_ISA", raising=False)
-    assert target.choose_isa().name == chosen
+    found = target.choose_isa()
+    # Of a family: with dot products and the like as the processor has them.
+    assert (found.name == chosen) if "sme" in chosen else found.name.startswith(chosen)
+    assert (found.unit is not None) == ("sme" in chosen)
+    expected = "jitgemm: JITGEMM_ISA: expected an instruction set of this machine (server), got "
     for name, missing in lacking.items():
         monkeypatch.setenv("JITGEMM_ISA", name.upper())
         with pytest.raises(IsaError) as refused:
             target.choose_isa()
-        expected = "jitgemm: JITGEMM_ISA: expected an instruction set of this machine (server), "
-        got = f"got {name!r}, which also needs {missing}"
-        assert str(refused.value).startswith(expected + got)
-    for name in (chosen, "portable", "interpreter"):
+        assert str(refused.value) == f"{expected}{name!r}, which also needs {missing}"
+    for name in (found.name, "portable", "interpreter"):
         monkeypatch.setenv("JITGEMM_ISA", name)
         assert target.choose_isa() is BY_NAME[name]
 

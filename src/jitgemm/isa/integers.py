@@ -90,6 +90,11 @@ def fold_of(
 def fold_of_ones(table: Mapping[str, Op], bits: int, *, signed: bool) -> tuple[Fold, bool]:
     """The fold that multiplies such numbers by ones, which are of either signedness.
 
+    Args:
+        table: of a set's operations.
+        bits: of a number in a word.
+        signed: whether the numbers are; of those that were widened for the word, whether they were.
+
     Returns:
         The fold, and whether the ones are its second operand.
 
@@ -97,8 +102,10 @@ def fold_of_ones(table: Mapping[str, Op], bits: int, *, signed: bool) -> tuple[F
         LanguageError: the table has none.
     """
     for fold in FOLDS:
-        if fold.name in table and fold.bits == bits and signed in fold.signed:
-            return fold, signed != fold.signed[1]
+        # Those that were widened are signed ones now.
+        fits = signed in fold.signed or fold is DOT2
+        if fold.name in table and fold.bits == bits and fits:
+            return fold, not signed
     raise LanguageError(f"no fold of {'signed' if signed else 'unsigned'} numbers of {bits} bits")
 
 

@@ -112,7 +112,7 @@ class _Columns:
             for i, a in enumerate(own):
                 cells[i][c].value = accumulate(k, spec, a, b, cells[i][c].value)
             if self.sizes.sums > rows:
-                cell, signed = cells[rows][c], spec.arithmetic.b_element.signed
+                cell, signed = cells[rows][c], spec.types.b.signed
                 cell.value = add_up(k, spec.arithmetic, b, cell.value, signed=signed)
 
     def _rest(self, at: Ptr, count: Int) -> Vec:

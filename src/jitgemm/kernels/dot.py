@@ -211,7 +211,9 @@ def _finish(k: Kernel, spec: GemmSpec, job: View, totals: list[Vec]) -> None:
         return k.var(k.shuffle(x, y, order * (spec.lanes // len(order))))
 
     if spec.components == 1:
-        sums = {(0, 0): wide(totals[0], totals[0], [0, 0])}
+        # Both lanes are the sum, which LLVM must not know: of what is equal in all lanes it
+        # computes one, beside whatever else is in the vector, which may raise a flag.
+        sums = {(0, 0): wide(totals[0], totals[0], [0, 1])}
     else:
         # From (rr, ii) and (ri, ir) to what rows of real and imaginary parts would hold.
         straight, crossed = totals

@@ -184,7 +184,7 @@ class _Panels:
     def _sums(self) -> None:
         """Add up the columns of each panel, behind it."""
         k, spec = self.k, self.spec
-        signed = self.how.b_element.signed
+        signed = self.how.types.b.signed
         for start in k.range(0, self.source.lead, spec.nr):
             panel = self._panel(start)
             zero = k.zero(spec.element, spec.lanes)
@@ -351,7 +351,7 @@ def _row(
 def _sum(k: Kernel, spec: GemmSpec, how: Arithmetic, row: Ptr, groups: Int) -> None:
     """The sum of a row of k-groups, behind it."""
     element, lanes = spec.element, spec.lanes
-    signed = how.a_element.signed != how.flip
+    signed = how.types.a.signed != how.flip
     total = k.var(k.zero(element, lanes))
     whole = groups // lanes * lanes
 

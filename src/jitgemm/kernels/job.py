@@ -121,7 +121,6 @@ JOB = Record(
     "pack_cols",  # columns per such ticket, a multiple of nr
     "pack_a",  # 0: A is read in place; 1: packed as micropanels; 2: its rows are copied together
     "pack_a_width",  # elements per depth step (1) or per row (2) of the copy
-    "copied_row",  # bytes from row to row of what is copied before it is packed as micropanels
     "upconverted_at",  # where a micropanel is upconverted, from the thread's copied rows on
     "rows_ahead",  # from a chunk's rows to those this thread will probably draw next; 0: none
     "a_tile",  # from one microtile's rows of A to the next, as the microkernel walks A
@@ -136,6 +135,7 @@ JOB = Record(
     "row_streaming",  # 1: few rows stream the rows of B (in place only)
     "staggered",  # 1: columns of B, transposed in registers, are walked behind each other
     "direct",  # 1: d, c, bias have unit column stride, and partial sums may spill to d
+    "copied_row",  # bytes from row to row of what is copied before it is packed as micropanels
 )
 
 BLOCK = Record(

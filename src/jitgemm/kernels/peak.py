@@ -63,16 +63,16 @@ def peak_function(element: ElementType, isa: Isa, fold: str = "madd") -> Functio
 
     ``io`` holds ``1 + chains(isa)`` vectors: ``x``, then where each chain starts.  The total of all
     chains is stored over ``x``.  Everything comes from memory and goes back to it, so nothing
-    can be folded.  With ``madd`` a round is ``sum = sum * x + x``: because each product needs the
-    sum before it, no multiplication can leave the loop even where multiply and add are separate
-    instructions.  Any other is one instruction, which adds to the register it writes, and a round
-    is ``sum = x . x + sum``.
+    can be folded.  A round is ``sum = x . x + sum``, one instruction, which adds to the register it
+    writes.  Where a ``madd`` is two instructions it is ``sum = sum * x + x``: because each product
+    needs the sum before it, no multiplication can leave the loop.
     """
     found = _on_unit(isa, fold)
     if found is not None:
         return _tile_peak_function(isa, *found)
     lanes = isa.lanes(element)
     step = lanes * element.bytes
+    one = fold != "madd" or (isa.fused and not element.integral)
 
     def body(k: Kernel, reps: Int, io: Ptr) -> None:
         x = k.load(io, element, lanes)
@@ -80,7 +80,7 @@ def peak_function(element: ElementType, isa: Isa, fold: str = "madd") -> Functio
         for _ in k.range(0, reps):
             for cell in sums:
                 total = cell.value
-                cell.value = k.op(fold, *((total, x, x) if fold == "madd" else (x, x, total)))
+                cell.value = k.op(fold, *((x, x, total) if one else (total, x, x)))
         total = sums[0].value
         for cell in sums[1:]:
             total = k.op("add", total, cell.value)

@@ -9,6 +9,9 @@ the cheapest sort everywhere, so the stages are made of them: interleaving insid
 (``unpcklps`` and ``unpcklpd``, ``zip``), and collecting every other 16 bytes of both operands
 (``vshuff32x4``, ``vperm2f128``).  Neither needs an index register.  Both also rotate the digits
 they do not exchange, which only says in which order the vectors come out.
+
+Scalable vectors know no 16 bytes: there every stage interleaves whole vectors (``zip1``, ``zip2``),
+which rotates all digits by one place.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ def transpose(k: Kernel, rows: list[Vec], unit: int = 1) -> list[Vec]:
     units in each, a power of two.
     """
     count = len(rows)
+    if k.isa.scalable:
+        return _zipped(k, rows, unit)
     chunk = max(1, min(count, _CHUNK_BYTES // (unit * rows[0].element.bytes)))
     vectors, stages = list(rows), count.bit_length() - 1
     for stage in range(stages):
@@ -45,6 +50,15 @@ def transpose(k: Kernel, rows: list[Vec], unit: int = 1) -> list[Vec]:
                     k.shuffle(a, b, _elements(order, unit)) for order in (low, high)
                 )
     return [vectors[_reversed_inside(j, chunk)] for j in range(count)]
+
+
+def _zipped(k: Kernel, rows: list[Vec], unit: int) -> list[Vec]:
+    count, vectors = len(rows), list(rows)
+    orders = [_elements(order, unit) for order in _interleave(count, count, 1)]
+    for _ in range(count.bit_length() - 1):
+        pairs = zip(vectors[: count // 2], vectors[count // 2 :], strict=True)
+        vectors = [k.shuffle(a, b, order) for a, b in pairs for order in orders]
+    return vectors
 
 
 def _interleave(count: int, chunk: int, granule: int) -> tuple[list[int], list[int]]:

@@ -85,8 +85,9 @@ class LlvmModule:
         words, unit = ["nounwind", '"no-builtins"'], self.isa.unit
         if self.isa.arch != "aarch64":
             words += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
-        # Vectors of a mode exist in it only.
-        if self.isa.vscale and isinstance(unit, OuterUnit) == (mode is not RunsIn.NORMAL):
+        # Vectors of a mode exist in it only; a set beside it has vectors of its own outside.
+        of_mode = isinstance(unit, OuterUnit) and self.isa.inside is None
+        if self.isa.vscale and of_mode == (mode is not RunsIn.NORMAL):
             words.append(f"vscale_range({self.isa.vscale},{self.isa.vscale})")
         if isinstance(unit, OuterUnit) and mode is not RunsIn.NORMAL:
             entered = mode is RunsIn.ENTERED

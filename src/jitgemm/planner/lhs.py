@@ -95,7 +95,9 @@ def _by_lane(problem: Problem, spec: GemmSpec) -> bool:
 
 def reads_vectors(problem: Problem, spec: GemmSpec, walk: WalkA) -> bool:
     """Whether a microtile's rows lie side by side where that is of use, packed or in place."""
-    return _by_lane(problem, spec) and spec.arithmetic.plain and walk.a_row == spec.unit
+    fill = problem.m * spec.components >= spec.lanes
+    side_by_side = spec.arithmetic.plain and walk.a_row == spec.unit
+    return fill and side_by_side and _by_lane(problem, spec)
 
 
 def _steps(problem: Problem) -> int:

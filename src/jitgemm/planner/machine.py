@@ -58,19 +58,37 @@ def _size(text: str) -> int:
     return int(text.rstrip("KMG")) * unit
 
 
+def _listed(file: Path) -> int:
+    """How many processors a list as ``0-11,24`` names; 1 where there is none."""
+    try:
+        ranges = [part.split("-") for part in file.read_text().strip().split(",")]
+        return max(1, sum(int(x[-1]) - int(x[0]) + 1 for x in ranges))
+    except (OSError, ValueError):
+        return 1
+
+
 def caches_from_sysfs(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> Machine | None:
-    """Read Linux's description of the caches of one core."""
+    """Read Linux's description of the caches of one core.
+
+    Of an L2 cache that several cores share it is each one's share.
+    """
     found: dict[int, Cache] = {}
+    # Processors of one core share all of its caches, and are not used at once.
+    siblings = _listed(root.parent / "topology" / "thread_siblings_list")
     try:
         for folder in sorted(root.glob("index*")):
             if (folder / "type").read_text().strip() == "Instruction":
                 continue
             level = int((folder / "level").read_text())
-            found[level] = Cache(
+            cache = Cache(
                 _size((folder / "size").read_text()),
                 int((folder / "coherency_line_size").read_text()),
                 max(1, int((folder / "ways_of_associativity").read_text())),
             )
+            cores = max(1, _listed(folder / "shared_cpu_list") // siblings) if level == 2 else 1
+            if cores > 1:
+                found.setdefault(3, cache)
+            found[level] = cache.share(cores)
     except (OSError, ValueError):
         return None
     return _machine(found, "sysfs")
