@@ -655,9 +655,9 @@ PROGRAM = """
                 options = dict(out_dtype=out, allow_bf16_dot=dot)
                 assert plan(a, b, **options)
                 packed = jitgemm.prepack_rhs(b, allow_bf16_dot=dot)
-                for left, right in ((a, b), (a, packed), (a, np.asfortranarray(b)),
-                                    (np.asfortranarray(a), b),
-                                    (jitgemm.prepack_lhs(a, allow_bf16_dot=dot), b))[few :: 1 + few]:
+                pairs = ((a, b), (a, packed), (a, np.asfortranarray(b)), (np.asfortranarray(a), b),
+                         (jitgemm.prepack_lhs(a, allow_bf16_dot=dot), b))
+                for left, right in pairs[few :: 1 + few]:
                     equal(jitgemm.gemm(left, right, **options), exact.astype(out))
                 low = jitgemm.gemm(a[:2], b, **options)
                 equal(low, exact[:2].astype(out))
