@@ -10,6 +10,8 @@ from functools import cache
 from typing import Any
 
 import pytest
+from assembly import functions_of, tile_loops_of
+from syntax import AARCH64
 
 from jitgemm.isa.tables import of_lengths
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8
@@ -56,17 +58,7 @@ Code = dict[str, list[str]]
 @cache
 def _code(spec: GemmSpec) -> Code:
     """Lines of each function of the spec's unit, without comments."""
-    found: Code = {}
-    lines: list[str] = []
-    for line in compiler.assembly(compiler.gemm_unit(spec)).splitlines():
-        start = re.match(r"([A-Za-z_]\w*):", line)
-        if start:
-            lines = found[start[1]] = []
-        elif line.startswith(".Lfunc_end"):
-            lines = []
-        else:
-            lines.append(line.split("//")[0].rstrip())
-    return found
+    return functions_of(compiler.assembly(compiler.gemm_unit(spec)), AARCH64)
 
 
 def _count(lines: list[str], pattern: str) -> int:
@@ -79,33 +71,6 @@ def _called(lines: list[str]) -> set[str]:
     return {c[1] for c in calls if c} | ({"?"} if _count(lines, r"\tblr\t") else set())
 
 
-def _loops(lines: list[str]) -> list[list[str]]:
-    """Innermost loops: from a label to a jump back to it with no label in between."""
-    found, label, start = [], "", 0
-    for i, line in enumerate(lines):
-        here = re.match(r"(\.LBB\w+):", line)
-        if here:
-            label, start = here[1], i
-        jump = re.match(r"\t(?:b(?:\.\w+)?|cbn?z\t\w+,|tbn?z\t\w+, #\d+,)\s(\.LBB\w+)$", line)
-        if jump and jump[1] == label:
-            found.append(lines[start + 1 : i + 1])
-    return found
-
-
-def _loaded(loop: list[str]) -> int:
-    """Vectors that a loop loads."""
-    vectors = 0
-    for line in loop:
-        # The shortest ones are registers of NEON as well.
-        names = re.match(r"\tld\w*\t(\{[^}]*\}|z\d+|q\d+(?:, q\d+)?)", line)
-        if names is None:
-            continue
-        span = re.search(r"z(\d+)\.\w+ - z(\d+)", names[1])
-        every = re.findall(r"[zq]\d+", names[1])
-        vectors += int(span[2]) - int(span[1]) + 1 if span else len(every)
-    return vectors
-
-
 @every
 def test_each_depth_step_is_one_load_per_vector_and_one_product_per_tile(
     spec: GemmSpec, word: str
@@ -114,23 +79,20 @@ def test_each_depth_step_is_one_load_per_vector_and_one_product_per_tile(
     code, lanes = _code(spec), spec.lanes
     for panels, rows in spec.tile.groups:
         columns, heights = panels * spec.tile.nr_regs, set()
-        loops = [x for x in _loops(code[outer_microkernel(spec, panels).name])
-                 if _count(x, r"\t\w*mopa\t")]  # fmt: skip
-        for loop in loops:
-            products = [x for x in loop if re.match(rf"\t{word}\tza\d", x)]
-            assert len(products) == _count(loop, r"mopa\t")
-            tiles = {re.match(r"\t\w+\tza(\d+)", x)[1] for x in products}  # type: ignore[index]
-            steps, left = divmod(len(products), len(tiles))
+        for loop in tile_loops_of(code[outer_microkernel(spec, panels).name], AARCH64):
+            found = [re.match(rf"\t{word}\tza(\d+)", x) for x in loop.lines]
+            tiles = {x[1] for x in found if x}
+            assert sum(x is not None for x in found) == loop.products
+            steps, left = divmod(loop.products, len(tiles))
             height, over = divmod(len(tiles), columns)
             assert (left, over) == (0, 0), loop
             heights.add(height)
-            assert _loaded(loop) == steps * (height + columns), loop
-            assert _count(loop, r"\[(?!sp|x29)") <= _loaded(loop), loop
-            assert not _count(loop, r"\tbl|\tsm(start|stop)|\tst[r1p]|\tmova?\tz"), loop
+            assert loop.loads - len(loop.stack) == steps * (height + columns), loop
+            assert not loop.slow, loop
+            assert not loop.count(loop.syntax.store), loop
             # Loads take the first eight predicates only: of more masks some are on the stack.
-            stack = [x for x in loop if re.search(r"\bsp\b|\bx29\b", x)]
-            assert all(re.match(r"\tldr\tp\d+, \[", x) for x in stack), loop
-            assert len(stack) <= max(0, height + columns - 7), loop
+            assert all(x.startswith("ldr\tp") for x in loop.stack), loop
+            assert len(loop.stack) <= max(0, height + columns - 7), loop
         assert heights == set(range(1, rows // lanes + 1))
 
 
