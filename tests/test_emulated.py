@@ -34,7 +34,7 @@ _CONFORMANCE = sorted(
     if "numpy" not in p.name and p.name not in ("test_units.py", "test_vector_sets.py")
 )
 # Each machine runs one case of every sixth test, some a case of the same as another.
-TURNS = 6
+TURNS = 8
 _each = pytest.mark.parametrize("machine", [pytest.param(m, id=m.name) for m in MACHINES])
 
 
