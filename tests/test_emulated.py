@@ -33,7 +33,8 @@ _CONFORMANCE = sorted(
     for p in Path(ROOT, "tests", "conformance").glob("test_*.py")
     if "numpy" not in p.name and p.name not in ("test_units.py", "test_vector_sets.py")
 )
-# Each machine runs one case of every sixth test, some a case of the same as another.
+MODES = "tests/contracts/test_modes.py"
+# Each machine runs one case of every eighth test.
 TURNS = 8
 _each = pytest.mark.parametrize("machine", [pytest.param(m, id=m.name) for m in MACHINES])
 
@@ -61,7 +62,7 @@ def sessions(emulated: Callable[..., subprocess.Popen[str]]) -> Iterator[dict[st
 
     def run(machine: Machine) -> Done:
         turn = f"{MACHINES.index(machine) % TURNS}/{TURNS}"
-        return end(emulated(machine, *DEPENDENT, *_CONFORMANCE, *SAME, turn=turn))
+        return end(emulated(machine, *DEPENDENT, MODES, *_CONFORMANCE, *SAME, turn=turn))
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         started = {machine.name: pool.submit(run, machine) for machine in MACHINES}

@@ -31,6 +31,8 @@ for _key in [key for key, row in registry._ROWS.items() if row[1].name not in _H
 
 # Of these every registered row is tested, of others one case.
 _BY_ROW = ("test_every_variant", "test_nest")
+# One case of each of their tests is met on every machine that has what they are about.
+_EVERY_TURN = ("test_outer.py", "test_modes.py")
 # What is computed in the interpreter is the same everywhere.
 _ELSEWHERE = ("test_interpreted.py",)
 
@@ -83,6 +85,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if name.rpartition("::")[2] in _BY_ROW:
             item.stash[APART] = _row(item)
             kept.append(item)
-        elif item.get_closest_marker("everywhere") or _turn(name):
+        elif item.get_closest_marker("everywhere") or item.path.name in _EVERY_TURN or _turn(name):
             kept.append(item)
     items[:] = kept
