@@ -35,6 +35,8 @@ _BY_ROW = ("test_every_variant", "test_nest")
 _EVERY_TURN = ("test_outer.py", "test_modes.py")
 # What is computed in the interpreter is the same everywhere.
 _ELSEWHERE = ("test_interpreted.py",)
+# Units that only their text identifies, written where that takes ten times as long: half a minute.
+_LONG = ("test_one_from_outside",)
 
 
 def _specs(item: pytest.Item) -> list[Any]:
@@ -57,7 +59,11 @@ def _here(item: pytest.Item) -> bool:
     Processes of tests' own take too long to start.
     """
     code = getattr(getattr(item, "function", None), "__code__", None)
-    if item.path.name in _ELSEWHERE or (code is not None and "run_python" in _names(code)):
+    if (
+        item.path.name in _ELSEWHERE
+        or item.name.split("[")[0] in _LONG
+        or (code is not None and "run_python" in _names(code))
+    ):
         return False
     names = {getattr(x, "isa", x).name for x in _specs(item)}
     # Not that of kernels in a mode of their own: its cases lay out no A by columns, as outer
