@@ -141,7 +141,7 @@ def tile_for(element: ElementType, isa: Isa, components: int = 1) -> Tile:
         raise IsaError(message("isa", expected, repr(isa.name))) from None
     if components == 1 and isinstance(isa.unit, OuterUnit) and isa.unit != known.unit:
         # The set as a machine has it whose streaming vectors are of another length.
-        return _beside(isa)
+        return _long_beside(isa) if element is I64 else _beside(isa)
     return tile
 
 
@@ -206,6 +206,17 @@ def _beside(isa: Isa) -> Tile:
     return Tile(mr=rows, nr_regs=columns, groups=((1, rows),))
 
 
+def _long_beside(isa: Isa) -> Tile:
+    """The same for sums of 64 bits: NEON multiplies them one by one, which takes registers."""
+    tile = _beside(isa)
+    if isa.scalable:
+        return tile
+    assert isinstance(isa.unit, OuterUnit)
+    columns = min(tile.nr_regs, 8 * isa.unit.row_bytes // isa.vector_bits)
+    rows = min(2, tile.mr)
+    return Tile(mr=rows, nr_regs=columns, groups=((1, rows),))
+
+
 def _floats(isa: Isa) -> tuple[Tile, Tile]:
     """The tiles of a set of scalable vectors, of real and of complex floats."""
     return (_BY_LANE, _BY_LANE_COMPLEX) if isa.by_lane else (_SCALABLE, _SCALABLE_COMPLEX)
@@ -237,7 +248,7 @@ for _element in (F32, F64):
 # 32-bit sums are also those of words of narrower numbers.  A product that is no single instruction
 # needs registers of its own: four for 64 bits of AVX2, which multiplies halves.
 for _isa, _tile, _long in (
-    *((x, _beside(x), _beside(x)) for x in SME_SETS),
+    *((x, _beside(x), _long_beside(x)) for x in SME_SETS),
     (AVX512_AMX, _WIDE, _LONG),
     (AVX512_BF16, _WIDE, _LONG),
     (AVX512_VNNI, _WIDE, _LONG),
