@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HINT", "MACHINES", "Machine", "missing", "python"]
+__all__ = ["HINT", "MACHINES", "Machine", "chosen", "everything", "missing", "python"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Machine:
     """As QEMU is told (its ``-cpu``)."""
     isa: str
     """The instruction set that is tested on it."""
+    always: bool = False
+    """Whether every session tests it; all are tested where ``JITGEMM_TEST_MACHINES`` is ``all``."""
 
 
 # Where QEMU has a core with just the set's features it is the model: what is not among them is
@@ -28,17 +30,29 @@ class Machine:
 # NEON are refused in streaming mode, as on real machines.
 _SME = "max,sme_fa64=off,sve-default-vector-length=32,sme-default-vector-length"
 MACHINES = (
-    Machine("NEON alone", "cortex-a72", "neon"),
+    Machine("NEON alone", "cortex-a72", "neon", always=True),
     Machine("NEON with its extensions", "max,sve=off,sme=off", "neon_bf16"),
-    Machine("SVE2 of 128 bits", "neoverse-n2", "sve2_bf16"),
+    Machine("SVE2 of 128 bits", "neoverse-n2", "sve2_bf16", always=True),
     Machine("SVE of 256 bits", "max,sme=off,sve-default-vector-length=32", "sve_bf16"),
-    Machine("SVE of 512 bits", "a64fx", "sve"),
+    Machine("SVE of 512 bits", "a64fx", "sve", always=True),
     Machine("SME of 128 bits", f"{_SME}=16", "sve_sme"),
     Machine("SME of 512 bits", f"{_SME}=64", "sve_sme2"),
     Machine(
-        "SME without SVE", "max,sve=off,sme_fa64=off,sme-default-vector-length=64", "sme2"
+        "SME without SVE", "max,sve=off,sme_fa64=off,sme-default-vector-length=64", "sme2",
+        always=True,
     ),
 )  # fmt: skip
+
+
+def everything() -> bool:
+    """Whether all machines are tested, which takes twice as long."""
+    return os.environ.get("JITGEMM_TEST_MACHINES") == "all"
+
+
+def chosen() -> list[Machine]:
+    """The machines that this session tests."""
+    return [m for m in MACHINES if m.always or everything()]
+
 
 _SETUP = Path(__file__).with_name("setup.sh")
 HINT = "run `bash tests/emulation/setup.sh`"
