@@ -32,7 +32,7 @@ for _key in [key for key, row in registry._ROWS.items() if row[1].name not in _H
 # Of these every registered row is tested, of others one case.
 _BY_ROW = ("test_every_variant", "test_nest")
 # One case of each of their tests is met on every machine that has what they are about.
-_EVERY_TURN = ("test_outer.py", "test_modes.py")
+_EVERY_TURN = ("test_modes.py",)
 # What is computed in the interpreter is the same everywhere.
 _ELSEWHERE = ("test_interpreted.py",)
 # Units that only their text identifies, written where that takes ten times as long: half a minute.
