@@ -136,7 +136,8 @@ def test_nest(spec: GemmSpec) -> None:
 @pytest.mark.parametrize("isa", FLOATS, ids=lambda i: i.name)
 def test_panels_widened_for_many_rows(isa: Isa, half: ElementType, epilogue: Epilogue) -> None:
     """Several tiles and chunks of rows, panels and depth blocks."""
-    spec = _for_many_rows(_low(typed_spec(isa, OperandTypes(*[half] * 5), epilogue)))
+    spec = typed_spec(isa, OperandTypes(*[half] * 5), epilogue, vectors=True)
+    spec = _for_many_rows(_low(spec))
     assert spec.upconverts_panels
     assert spec.panel_row == 2 * spec.in_memory.panel_row
     start = TypedCase(spec, 2 * spec.tile.mr + 1, spec.nr + 1, 5, row_tiles=2)
