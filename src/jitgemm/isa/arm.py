@@ -20,6 +20,7 @@ from jitgemm.isa.integers import (
     DOT4_UNSIGNED,
     Fold,
     Op,
+    apart,
     table_with,
 )
 from jitgemm.isa.ops import flushed
@@ -124,22 +125,8 @@ def _sve_text(
     return (*lines, last), "\n".join([into, out, *declares])
 
 
-# Both numbers of a word sign-extended, and two multiply-adds: in this order, which needs no vector
-# for a product.
-_SVE_DOT2 = DOT2.op(
-    (
-        "{t} = shl {v} {a}, {HALF}",
-        "{t1} = shl {v} {b}, {HALF}",
-        "{t2} = ashr {v} {t}, {HALF}",
-        "{t3} = ashr {v} {t1}, {HALF}",
-        "{t4} = ashr {v} {a}, {HALF}",
-        "{t5} = ashr {v} {b}, {HALF}",
-        "{t6} = mul {v} {t2}, {t3}",
-        "{t7} = add {v} {t6}, {c}",
-        "{t8} = mul {v} {t4}, {t5}",
-        "{r} = add {v} {t7}, {t8}",
-    )
-)
+# Two multiply-adds of numbers taken apart.
+_SVE_DOT2 = apart(DOT2)
 
 
 def _sve_fold(fold: Fold, bits: int, *instructions: str) -> Op:

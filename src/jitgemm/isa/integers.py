@@ -17,8 +17,8 @@ from jitgemm.errors import LanguageError
 from jitgemm.isa.ops import Op
 
 __all__ = [
-    "DOT_INTEGERS", "FOLDS", "GENERIC_FOLDS", "GENERIC_INTEGERS", "Fold", "Op", "fold_of",
-    "fold_of_ones", "table_with", "x86_integers",
+    "DOT_INTEGERS", "FOLDS", "GENERIC_FOLDS", "GENERIC_INTEGERS", "Fold", "Op", "apart",
+    "fold_of", "fold_of_ones", "table_with", "x86_integers",
 ]  # fmt: skip
 
 
@@ -245,7 +245,7 @@ def table_with(*ops: Op) -> Mapping[str, Op]:
 GENERIC_INTEGERS = table_with()
 
 
-def _apart(fold: Fold) -> Op:
+def apart(fold: Fold) -> Op:
     """A fold by shifts, multiplications and additions, which every machine has."""
     lines, total = [], "{c}"
     for part in range(fold.group):
@@ -265,7 +265,7 @@ def _apart(fold: Fold) -> Op:
 
 
 # On whole vectors, where no instruction folds: what is packed for a unit that does.
-GENERIC_FOLDS = table_with(*(_apart(x) for x in FOLDS))
+GENERIC_FOLDS = table_with(*(apart(x) for x in FOLDS))
 # With `dot4`, which has a meaning but no text that every machine understands.
 DOT_INTEGERS = table_with(DOT4.op(()))
 
