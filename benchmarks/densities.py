@@ -24,6 +24,7 @@ from pathlib import Path
 
 from jitgemm.isa import tables
 from jitgemm.isa.matrix import MatrixUnit
+from jitgemm.isa.outer import OuterUnit
 from jitgemm.isa.tables import Isa
 from jitgemm.isa.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, ElementType
 from jitgemm.jit import compiler
@@ -164,13 +165,18 @@ def _loop(spec: GemmSpec) -> Loop:
         return loop
     functions = functions_of(compiler.assembly(compiler.gemm_unit(spec)), syntax)
     loops = [x for code in functions.values() for x in tile_loops_of(code, syntax)]
-    return max(loops, key=lambda x: (x.products / x.loads, -x.count(r"/z"), -x.instructions))
+
+    def best(x: Loop) -> tuple[float, ...]:
+        return x.products / x.loads, -x.count(r"\bp\d+/z"), -x.instructions / x.products
+
+    return max(loops, key=best)
 
 
 def _code_of(spec: GemmSpec) -> tuple[object, ...]:
     """What a loop depends on, besides the processor it is compiled for."""
     isa, how, unit = spec.isa, spec.arithmetic, spec.isa.unit
     operation: object = isa.table(spec.element).get(how.accumulate)
+    loads = frozenset(unit.several) if isinstance(unit, OuterUnit) else frozenset()
     if spec.tiles:
         product = None if unit is None else unit.product(how.accumulate)
         assert product is not None
@@ -178,6 +184,7 @@ def _code_of(spec: GemmSpec) -> tuple[object, ...]:
     return (
         spec.element, spec.components, spec.tile, spec.a_vectors, isa.arch, isa.vector_bits,
         isa.vector_registers, isa.half, how.types, how.group, how.stored, operation,
+        loads,
     )  # fmt: skip
 
 

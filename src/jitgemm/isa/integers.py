@@ -247,21 +247,24 @@ GENERIC_INTEGERS = table_with()
 
 def apart(fold: Fold) -> Op:
     """A fold by shifts, multiplications and additions, which every machine has."""
-    lines, total = [], "{c}"
+    # First all shifts: products in between would need vectors of their own.
+    shifts, sums, total = list[str](), list[str](), "{c}"
     for part in range(fold.group):
+        up = 32 - fold.bits * (part + 1)
         for x, signed in zip("ab", fold.signed, strict=True):
-            up, kind = 32 - fold.bits * (part + 1), "ashr" if signed else "lshr"
-            lines += [
-                f"{{tu{x}{part}}} = shl {{v}} {{{x}}}, splat (i32 {up})",
-                f"{{t{x}{part}}} = {kind} {{v}} {{tu{x}{part}}}, splat (i32 {32 - fold.bits})",
-            ]
+            raised, kind = f"{{{x}}}", "ashr" if signed else "lshr"
+            if up:
+                raised = f"{{tu{x}{part}}}"
+                shifts.append(f"{raised} = shl {{v}} {{{x}}}, splat (i32 {up})")
+            down = f"splat (i32 {32 - fold.bits})"
+            shifts.append(f"{{t{x}{part}}} = {kind} {{v}} {raised}, {down}")
         result = "{r}" if part + 1 == fold.group else f"{{ts{part}}}"
-        lines += [
+        sums += [
             f"{{tm{part}}} = mul {{v}} {{ta{part}}}, {{tb{part}}}",
             f"{result} = add {{v}} {total}, {{tm{part}}}",
         ]
         total = result
-    return fold.op(tuple(lines))
+    return fold.op((*shifts, *sums))
 
 
 # On whole vectors, where no instruction folds: what is packed for a unit that does.
